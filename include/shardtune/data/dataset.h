@@ -1,0 +1,36 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "shardtune/data/chat.h"
+#include "shardtune/data/options.h"
+#include "shardtune/data/tokenizer.h"
+
+namespace shardtune::data {
+
+constexpr std::int32_t kIgnoredLabel = -100;
+
+/// One tokenised sample of the data set. `labels` has the length of `ids` and is not shifted; kIgnoredLabel marks tokens
+/// that are not trained.
+struct Example {
+  std::vector<std::int32_t> ids;
+  std::vector<std::int32_t> labels;
+  std::int64_t line = 0;  ///< physical line in the file, from 1
+};
+
+/// Reads a JSON Lines file: one object per line with `messages` (list of role/content), a text column, or `input_ids`
+/// (+ `labels`). Line ends are LF or CR LF only; a byte order mark and blank lines are skipped. Text rows get what TRL
+/// gives them: the post-processor's special tokens, and the eos token appended unless the text ends with it. Conversations
+/// are rendered by the template and get no further special tokens. Errors name file and physical line: invalid JSON, no
+/// known column, wrong types, id outside [0, vocabulary_size). An empty data set is Error(kBadData).
+/// `model_vocabulary` is the number of embedding rows: ids at or above it are an error with the line number.
+std::vector<Example> read_examples(const std::filesystem::path& file, const DataOptions& options, const Tokenizer& tokenizer,
+                                   const ChatRenderer& renderer, std::int64_t model_vocabulary);
+
+/// The file of a split: dataset_name itself for the training split when it is a file, else FOLDER/SPLIT.jsonl. Returns an
+/// empty path when the test split does not exist; a missing training split is Error(kBadData).
+std::filesystem::path split_file(const DataOptions& options, bool train);
+
+}  // namespace shardtune::data

@@ -1,0 +1,58 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "shardtune/core/dtype.h"
+
+namespace shardtune::io {
+
+/// Owns one HDF5 file. Created with the newest format (v110), file locking off, contiguous datasets aligned to 4 MiB when
+/// large, no filters. All calls of a process must come from one thread (serial HDF5). The first failed call is latched:
+/// close() then throws (a full disk otherwise reports success later). Errors: Error(kBadStorage) while writing,
+/// Error(kBadCheckpoint) while reading, with path, object and HDF5's own text.
+class Hdf5File {
+ public:
+  static Hdf5File create(const std::filesystem::path& path);
+  /// Read only; refuses external storage, links other than hard ones, filters and virtual datasets.
+  static Hdf5File open(const std::filesystem::path& path);
+  ~Hdf5File();
+  Hdf5File(Hdf5File&&) noexcept;
+  Hdf5File& operator=(Hdf5File&&) noexcept;
+
+  /// One-dimensional dataset; parent groups are made. BF16 and F16 are stored as 16-bit opaque integers with a "dtype"
+  /// attribute. Zero elements are legal.
+  void write(const std::string& name, Dtype dtype, std::uint64_t elements, std::span<const std::byte> data);
+  void write_attribute(const std::string& object, const std::string& name, std::int64_t value);
+  void write_attribute(const std::string& object, const std::string& name, double value);
+  void write_attribute(const std::string& object, const std::string& name, std::string_view value);
+
+  bool contains(const std::string& name) const;
+  struct DatasetInfo {
+    Dtype dtype{};
+    std::uint64_t elements = 0;
+  };
+  DatasetInfo info(const std::string& name) const;
+  /// Reads elements [first, first + count) into `out` (count * dtype bytes).
+  void read(const std::string& name, std::uint64_t first, std::uint64_t count, std::span<std::byte> out) const;
+  std::int64_t read_int_attribute(const std::string& object, const std::string& name) const;
+  double read_double_attribute(const std::string& object, const std::string& name) const;
+  std::string read_string_attribute(const std::string& object, const std::string& name) const;
+
+  /// Flushes, closes, fsyncs. Throws the first latched error.
+  void close();
+
+ private:
+  explicit Hdf5File(std::filesystem::path path, std::int64_t id, bool writing);
+  std::filesystem::path path_;
+  std::int64_t id_ = -1;
+  bool writing_ = false;
+  mutable bool failed_ = false;
+};
+
+}  // namespace shardtune::io

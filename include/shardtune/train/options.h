@@ -1,0 +1,25 @@
+#pragma once
+#include <cstdint>
+#include <string>
+
+namespace shardtune::train {
+
+struct TrainOptions {
+  std::string output_dir;
+  bool overwrite_output_dir = false;
+  double num_train_epochs = 3;
+  std::int64_t max_steps = -1;  ///< above 0: overrides num_train_epochs
+  std::int64_t per_device_train_batch_size = 8;
+  std::int64_t per_device_eval_batch_size = 8;
+  std::int64_t gradient_accumulation_steps = 1;
+  std::int64_t logging_steps = 10;
+  std::string eval_strategy = "no";  ///< no | steps | epoch
+  std::int64_t eval_steps = 0;       ///< 0: as logging_steps
+  bool eval_on_start = false;
+  std::string save_strategy = "epoch";  ///< no | steps | epoch
+  std::int64_t save_steps = 500;
+  std::int64_t save_total_limit = 0;  ///< 0: keep all
+  std::string resume_from_checkpoint;  ///< "", a folder, or "true" for the newest complete one in output_dir
+};
+
+}  // namespace shardtune::train
