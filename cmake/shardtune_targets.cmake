@@ -15,14 +15,14 @@ target_include_directories(shardtune_flags INTERFACE ${CMAKE_SOURCE_DIR}/include
 
 # One precompiled header (ATen) for every target that uses LibTorch.
 add_library(shardtune_pch STATIC ${CMAKE_SOURCE_DIR}/src/core/pch.cpp)
-target_link_libraries(shardtune_pch PUBLIC shardtune_flags shardtune::torch fmt::fmt)
+target_link_libraries(shardtune_pch PUBLIC shardtune_flags shardtune::torch fmt::fmt-header-only)
 target_precompile_headers(shardtune_pch PRIVATE <ATen/ATen.h> <fmt/format.h> <string> <vector> <span>)
 
 # shardtune_module(NAME [TORCH] SOURCES ... [DEPS ...]): the static library shardtune_NAME.
 function(shardtune_module name)
   cmake_parse_arguments(ARG "TORCH" "" "SOURCES;DEPS" ${ARGN})
   add_library(shardtune_${name} STATIC ${ARG_SOURCES})
-  target_link_libraries(shardtune_${name} PUBLIC shardtune_flags fmt::fmt ${ARG_DEPS})
+  target_link_libraries(shardtune_${name} PUBLIC shardtune_flags fmt::fmt-header-only ${ARG_DEPS})
   if(ARG_TORCH)
     target_link_libraries(shardtune_${name} PUBLIC shardtune::torch)
     target_precompile_headers(shardtune_${name} REUSE_FROM shardtune_pch)
@@ -35,7 +35,7 @@ set(SHARDTUNE_TEST_ENV "OMP_NUM_THREADS=1;MKL_NUM_THREADS=1;OMPI_ALLOW_RUN_AS_RO
 function(shardtune_test_target name)
   cmake_parse_arguments(ARG "TORCH" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE shardtune_flags GTest::gtest fmt::fmt ${ARG_DEPS})
+  target_link_libraries(${name} PRIVATE shardtune_flags GTest::gtest fmt::fmt-header-only ${ARG_DEPS})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
   if(ARG_TORCH)

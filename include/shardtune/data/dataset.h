@@ -20,12 +20,13 @@ struct Example {
   std::int64_t line = 0;  ///< physical line in the file, from 1
 };
 
-/// Reads a JSON Lines file: one object per line with `messages` (list of role/content), a text column, or `input_ids`
-/// (+ `labels`). Line ends are LF or CR LF only; a byte order mark and blank lines are skipped. Text rows get what TRL
-/// gives them: the post-processor's special tokens, and the eos token appended unless the text ends with it. Conversations
-/// are rendered by the template and get no further special tokens. Errors name file and physical line: invalid JSON, no
-/// known column, wrong types, id outside [0, vocabulary_size). An empty data set is Error(kBadData).
-/// `model_vocabulary` is the number of embedding rows: ids at or above it are an error with the line number.
+/// Reads a JSON Lines file: one object per line with `input_ids` (+ `labels`, not shifted, -100 for none), `messages` (list of
+/// role/content) or a text column; where a line has several, the first of these counts. Line ends are LF or CR LF only; a
+/// byte order mark and blank lines are skipped. Text rows get what TRL gives them: the post-processor's special tokens, and
+/// the eos token appended unless the text ends with it; a text that begins with BOS itself gets no second one. Conversations
+/// are rendered by the template and get no further special tokens. Errors name file and physical line: not UTF-8, invalid
+/// JSON, over 64 MiB, no known column, wrong types, id outside [0, model_vocabulary). An empty data set is Error(kBadData).
+/// `model_vocabulary` is the number of embedding rows.
 std::vector<Example> read_examples(const std::filesystem::path& file, const DataOptions& options, const Tokenizer& tokenizer,
                                    const ChatRenderer& renderer, std::int64_t model_vocabulary);
 

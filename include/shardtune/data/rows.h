@@ -32,12 +32,12 @@ struct RowStatistics {
   std::int64_t examples_without_target = 0;  ///< left out: no trained token after the cut (unpacked rows only)
 };
 
-/// Rows of a data set in data order.
+/// Rows of a data set in data order; `statistics` is overwritten. Packing works on groups of 1000 examples, as in TRL 1.16.
 ///  - no packing: one row per example, cut at max_length; rows with no target are left out and counted.
-///  - "wrapped": all examples joined and cut each max_length tokens; the short last row stays; one attention segment a row.
-///  - "bfd": examples cut at max_length, then best-fit decreasing in groups of 1000 examples as TRL 1.16 does; one segment
-///    per document.
-/// No row at all is Error(kBadData).
+///  - "wrapped": the examples of a group joined and cut each max_length tokens; the short last row of a group stays; one
+///    attention segment a row.
+///  - "bfd": examples cut at max_length, then best-fit decreasing; one segment per document.
+/// Error(kBadData) when no row holds a trained token, Error(kUsage) for max_length below 1 or an unknown strategy.
 std::vector<Row> make_rows(const std::vector<Example>& examples, const DataOptions& options, RowStatistics& statistics);
 
 }  // namespace shardtune::data

@@ -24,7 +24,8 @@ class Tokenizer {
   /// Token ids of `text` (UTF-8). Added and special tokens in the text are recognised, as the reference does.
   /// `add_special_tokens` applies the post-processor (for example a leading BOS).
   std::vector<std::int32_t> encode(std::string_view text, bool add_special_tokens) const;
-  /// The bytes the ids stand for; special tokens are written out unless skipped.
+  /// The bytes the ids stand for; special tokens are written out unless skipped. Ids at or above vocabulary_size() (spare
+  /// rows of the embedding) stand for nothing, as in the reference.
   std::string decode(std::span<const std::int32_t> ids, bool skip_special_tokens = false) const;
 
   /// Largest id + 1.
@@ -33,6 +34,7 @@ class Tokenizer {
   const std::string& bos_token() const;  ///< "" when there is none
   const std::string& eos_token() const;
   const std::string& pad_token() const;
+  std::optional<std::int32_t> bos_id() const;
   std::optional<std::int32_t> eos_id() const;
   std::optional<std::int32_t> pad_id() const;
   const std::string& chat_template() const;  ///< Jinja text, "" when there is none

@@ -10,24 +10,49 @@
 
 namespace shardtune::io {
 
-/// Whole regular file as text. Error(error_class) when missing, not a regular file, unreadable or over `max_bytes`.
-std::string read_text_file(const std::filesystem::path& path, ErrorClass error_class, std::uint64_t max_bytes = 64ull << 20);
+/// Whole regular file as text. Error(error_class) when missing, not a regular file, not permitted or over `max_bytes`;
+/// Error(kBadStorage) when reading it fails.
+std::string read_text_file(const std::filesystem::path& path, ErrorClass error_class,
+                           std::uint64_t max_bytes = 64ull << 20);
 
-/// Writes through a temporary file in the same folder, fsync, rename, fsync of the folder. Error(kBadStorage) with the
-/// path and the system's reason; nothing half-written stays.
+/// A file that appears under its name (replacing an older one) only when complete: hidden temporary file in the same
+/// folder, publish() does fsync, rename and fsync of the folder. The destructor removes an unpublished one. Every error is
+/// Error(kBadStorage) with the path and the system's reason.
+class AtomicFile {
+ public:
+  explicit AtomicFile(const std::filesystem::path& target);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  /// Appends.
+  void write(std::span<const std::byte> data);
+  void publish();
+
+ private:
+  std::filesystem::path target_;
+  std::filesystem::path temporary_;
+  int descriptor_ = -1;
+  bool published_ = false;
+};
+
+/// Writes through an AtomicFile: nothing half-written stays.
 void write_file_atomic(const std::filesystem::path& path, std::string_view content);
 
-/// Appends one line and flushes it to the kernel (metrics.jsonl).
+/// Appends one line (without its line end) and hands it to the kernel (metrics.jsonl). When the disk is full, no half line
+/// stays. One writer at a time.
 void append_line(const std::filesystem::path& path, std::string_view line);
 
 /// Reads/writes exactly out.size() bytes at `offset`; retries short transfers and EINTR. `path` only for messages.
 void read_exactly(int descriptor, std::uint64_t offset, std::span<std::byte> out, const std::filesystem::path& path);
 void write_exactly(int descriptor, std::span<const std::byte> data, const std::filesystem::path& path);
 
+/// Flushes a file or folder to disk.
 void fsync_path(const std::filesystem::path& path);
 
 /// A folder that appears under its final name only when complete: files are written into a hidden sibling, publish()
-/// syncs them and renames. The destructor removes an unpublished one. An existing target is an error.
+/// syncs them and renames. The destructor removes an unpublished one. An existing target is an error, also when it appears
+/// between construction and publish(). Parents are made.
 class AtomicFolder {
  public:
   explicit AtomicFolder(const std::filesystem::path& target);

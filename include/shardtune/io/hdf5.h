@@ -18,8 +18,11 @@ namespace shardtune::io {
 /// Error(kBadCheckpoint) while reading, with path, object and HDF5's own text.
 class Hdf5File {
  public:
+  /// A new file; an existing one is an error. A file that is never closed is marked as incomplete and refused by open().
   static Hdf5File create(const std::filesystem::path& path);
-  /// Read only; refuses external storage, links other than hard ones, filters and virtual datasets.
+  /// Read only; refuses what this class does not write: unclosed files, older formats, external storage, links other than
+  /// hard ones, objects with two names, filters, chunked and virtual datasets, more than one dimension, types other than
+  /// numbers and fixed text, attributes above 64 KiB.
   static Hdf5File open(const std::filesystem::path& path);
   ~Hdf5File();
   Hdf5File(Hdf5File&&) noexcept;
@@ -28,6 +31,8 @@ class Hdf5File {
   /// One-dimensional dataset; parent groups are made. BF16 and F16 are stored as 16-bit opaque integers with a "dtype"
   /// attribute. Zero elements are legal.
   void write(const std::string& name, Dtype dtype, std::uint64_t elements, std::span<const std::byte> data);
+  /// `object` is "/", a dataset or a group; a group that does not exist is made. Text must not end in a zero byte and has at
+  /// most 64 KiB; longer text is refused and belongs into a kU8 dataset.
   void write_attribute(const std::string& object, const std::string& name, std::int64_t value);
   void write_attribute(const std::string& object, const std::string& name, double value);
   void write_attribute(const std::string& object, const std::string& name, std::string_view value);
@@ -49,10 +54,18 @@ class Hdf5File {
 
  private:
   explicit Hdf5File(std::filesystem::path path, std::int64_t id, bool writing);
+  [[noreturn]] void failed(std::string_view action, const std::string& object) const;
+  [[noreturn]] void raise(const std::string& message) const;
+  void check_usable(bool to_write) const;
+  void write_raw_attribute(const std::string& object, const std::string& name, std::int64_t type, bool empty,
+                           const void* value);
+  std::int64_t open_attribute(const std::string& object, const std::string& name) const;
+  void read_number_attribute(const std::string& object, const std::string& name, std::int64_t type, void* value) const;
+
   std::filesystem::path path_;
   std::int64_t id_ = -1;
   bool writing_ = false;
-  mutable bool failed_ = false;
+  mutable std::string first_error_;  ///< of a failed write; repeated by every later call
 };
 
 }  // namespace shardtune::io

@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <nlohmann/json_fwd.hpp>
@@ -23,5 +24,9 @@ nlohmann::json parse_json(std::string_view text, const std::string& where, Error
 
 /// The same for a regular file.
 nlohmann::json read_json_file(const std::filesystem::path& path, ErrorClass error_class, const JsonLimits& limits = {});
+
+/// Byte position of the first byte that is not part of valid UTF-8 (overlong forms, surrogates and code points above
+/// U+10FFFF are not valid), or std::string_view::npos.
+std::size_t find_invalid_utf8(std::string_view text) noexcept;
 
 }  // namespace shardtune::io

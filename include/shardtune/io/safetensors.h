@@ -12,11 +12,13 @@
 
 namespace shardtune::io {
 
+class AtomicFile;
+
 /// One tensor of a safetensors file, as the checked header states it.
 struct TensorInfo {
   Dtype dtype{};
-  std::vector<std::int64_t> shape;   ///< empty: a scalar
-  std::uint64_t file_offset = 0;     ///< first byte, counted from the start of the file
+  std::vector<std::int64_t> shape;  ///< empty: a scalar
+  std::uint64_t file_offset = 0;  ///< first byte, counted from the start of the file
   std::uint64_t bytes = 0;
 
   std::int64_t elements() const;
@@ -49,8 +51,12 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
-/// All weights of a model folder: model.safetensors, or the files that model.safetensors.index.json names. All files are
-/// opened and checked by the constructor; missing files are named together in one error, before any weight is read.
+/// All weights of a model folder: model.safetensors (taken first when both are there, as Transformers does), or the files
+/// that model.safetensors.index.json names. All files are opened and checked by the constructor; missing files are named
+/// together in one error, before any weight is read. Index entries must be plain file names; a link must lead to a file of
+/// the same folder (or of a download cache's blobs/ when the folder is snapshots/REVISION). A tensor that the index lists
+/// must be in the file it names. A tensor that a file holds and the index does not list is left out (see unlisted()); one
+/// that the index puts into another file is an error, because two files then claim it.
 class SafetensorsFolder {
  public:
   /// `stem` is "model" for models and "adapter_model" for PEFT adapters.
@@ -62,13 +68,17 @@ class SafetensorsFolder {
   void read(const std::string& name, std::uint64_t first_byte, std::span<std::byte> out) const;
   /// The file that holds the tensor, for messages.
   const std::filesystem::path& file_of(const std::string& name) const;
+  /// Names that the files hold and the index does not list, in file order: for a notice.
+  const std::vector<std::string>& unlisted() const { return unlisted_; }
 
  private:
+  void take_listed(const std::map<std::string, std::string>& weight_map, const std::filesystem::path& index);
   const SafetensorsFile& file(const std::string& name) const;
 
   std::filesystem::path folder_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::map<std::string, std::size_t> where_;
+  std::vector<std::string> unlisted_;
 };
 
 /// A tensor to be written; the bytes stay with the caller.
@@ -79,8 +89,39 @@ struct TensorView {
   std::span<const std::byte> data;
 };
 
-/// Writes one safetensors file as the reference library does (names sorted within descending alignment of the dtype,
-/// header padded to 8 bytes with spaces), through a temporary file, fsync and rename. Throws Error(kBadStorage).
+/// Name, type and shape of a tensor to be written.
+struct TensorSpec {
+  std::string name;
+  Dtype dtype{};
+  std::vector<std::int64_t> shape;
+
+  std::uint64_t bytes() const;
+};
+
+/// Writes one safetensors file piece by piece, for files larger than memory. The bytes are those of the reference library:
+/// tensors in its order (types from large to small alignment, then names), compact header with __metadata__ first (left
+/// out when empty, its keys sorted), padded to 8 bytes with spaces. The file appears when publish() is called. Errors:
+/// Error(kBadStorage) with the path.
+class SafetensorsWriter {
+ public:
+  SafetensorsWriter(const std::filesystem::path& path, std::vector<TensorSpec> tensors,
+                    const std::map<std::string, std::string>& metadata);
+  ~SafetensorsWriter();
+
+  /// The order in which the bytes of the tensors must be appended.
+  const std::vector<TensorSpec>& order() const { return order_; }
+  /// The next bytes; a tensor may be cut into any number of pieces.
+  void append(std::span<const std::byte> data);
+  /// All tensors must have been appended.
+  void publish();
+
+ private:
+  std::vector<TensorSpec> order_;
+  std::unique_ptr<AtomicFile> file_;
+  std::uint64_t left_ = 0;  ///< bytes still to be appended
+};
+
+/// The same in one call.
 void write_safetensors(const std::filesystem::path& path, const std::vector<TensorView>& tensors,
                        const std::map<std::string, std::string>& metadata);
 

@@ -12,7 +12,8 @@ namespace shardtune::options {
 
 /// All options of one run. Every module owns its part; this module only fills them.
 struct RunOptions {
-  std::string command;  ///< "train", "evaluate", ...
+  std::string command;  ///< "train"
+  std::string config;  ///< INI file the options were read from, "" for none
   model::ModelOptions model;
   data::DataOptions data;
   adapters::AdapterOptions adapter;
@@ -23,19 +24,30 @@ struct RunOptions {
 /// One effective option: what --help, the start banner and the checkpoint show.
 struct EffectiveOption {
   std::string name;
-  std::string value;   ///< text form that parses back to the same value
+  std::string value;  ///< text form that parses back to the same value
   std::string source;  ///< "default" | "command line" | "environment" | "config FILE"
+
+  bool operator==(const EffectiveOption&) const = default;
 };
 
 struct ParseResult {
   RunOptions options;
   std::vector<EffectiveOption> effective;  ///< every option of the command, in help order
-  std::string help;                        ///< not empty: print this and exit 0 (--help, --version)
+  std::string help;  ///< not empty: print this and exit 0 (--help, --version, help-markdown); the rest is unset
 };
 
 /// Reads the command line (argv[1] is the sub-command) over the environment (SHARDTUNE_<NAME>) over the INI file of
 /// --config. Unknown keys, wrong values and contradictions are Error(kUsage) naming the option, the value, where it came
-/// from and what is allowed or the nearest known name. Nothing is repaired silently.
+/// from and what is allowed or the nearest known name. Nothing is repaired silently. `environment` is a list of
+/// "NAME=VALUE" strings that ends with a null pointer (the C library's `environ`), or a null pointer for none. Only the
+/// INI file is opened; no other path is looked at. Touches no global state; every rank may call it on its own.
 ParseResult parse_options(int argc, const char* const* argv, const char* const* environment);
+
+/// The options for the start banner: one line "  name  value  (source)" each, columns aligned, in the given order.
+std::string format_effective(const std::vector<EffectiveOption>& options);
+
+/// The options as one JSON object {name: {"value": text, "source": text}} in the given order, to be stored with the run.
+/// Values stay texts, so 64-bit seeds and fp64 rates survive any JSON reader.
+std::string effective_as_json(const std::vector<EffectiveOption>& options);
 
 }  // namespace shardtune::options

@@ -1,0 +1,23 @@
+#pragma once
+#include <filesystem>
+#include <string>
+
+#include "shardtune/adapters/lora.h"
+#include "shardtune/adapters/options.h"
+#include "shardtune/io/safetensors.h"
+
+namespace shardtune::adapters {
+
+/// The name a parameter of the adapter has in PEFT's files: base_model.model.MODULE.lora_A.weight.
+std::string peft_name(const std::string& parameter);
+
+/// LoRA settings from the options, targets resolved. With --adapter_name_or_path rank, alpha, rsLoRA and targets come from the
+/// folder's adapter_config.json; `explicitly_set` names the options the user gave, which must then agree with the folder
+/// (Error(kUsage) otherwise). Dropout is the option's.
+LoraConfig make_lora_config(const AdapterOptions& options, const model::ModelConfig& config);
+
+/// Checks that the folder's adapter tensors are exactly the trainable parameters of the units, names and shapes, before any is
+/// read. Error(kBadModel).
+void check_adapter_weights(const io::SafetensorsFolder& folder, const std::vector<model::UnitSpec>& units);
+
+}  // namespace shardtune::adapters

@@ -1,0 +1,42 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "shardtune/comm/communicator.h"
+#include "shardtune/data/loader.h"
+#include "shardtune/fsdp/sharded_model.h"
+#include "shardtune/optim/adamw.h"
+
+namespace shardtune::checkpoint {
+
+/// The few numbers beside the tensors that a run continues from.
+struct RunState {
+  std::int64_t step = 0;  ///< optimizer steps taken
+  data::LoaderPosition position;
+  std::int64_t num_tokens = 0;
+  double loss_sum = 0;  ///< over all steps, for the mean in the last line
+  /// What decides the order and meaning of the data; a resumed run must agree in all of it. Text pairs, compared by name.
+  std::vector<std::pair<std::string, std::string>> fixed;
+};
+
+/// Writes OUTPUT_DIR/checkpoint-STEP: one HDF5 file per rank with the roles weight, exp_avg and exp_avg_sq as one packed dataset
+/// each, and manifest.json, written last. The folder appears by one rename when every rank has written and synced its file;
+/// on any failure nothing appears and older ones stay. Returns the folder. Collective.
+std::filesystem::path save(const std::filesystem::path& output_dir, const RunState& state, fsdp::ShardedModel& shards,
+                           optim::AdamW& optimizer, comm::Communicator& communicator);
+
+/// Loads a folder that save() wrote, on the same number of ranks. Everything is checked against the manifest (parameters, shapes,
+/// ranks, fixed settings, XXH3-128 of each dataset) before anything is overwritten. Error(kBadCheckpoint). Collective.
+RunState load(const std::filesystem::path& folder, const RunState& expected, fsdp::ShardedModel& shards, optim::AdamW& optimizer,
+              comm::Communicator& communicator);
+
+/// Newest checkpoint-* folder with a manifest, by step; nothing when there is none.
+std::optional<std::filesystem::path> newest(const std::filesystem::path& output_dir);
+
+/// Removes the oldest complete checkpoints beyond `keep` (0: all stay). Rank 0 only; no communication.
+void prune(const std::filesystem::path& output_dir, std::int64_t keep);
+
+}  // namespace shardtune::checkpoint

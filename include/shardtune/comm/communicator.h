@@ -1,0 +1,67 @@
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+namespace shardtune::comm {
+
+/// A collective that was started. wait() returns when the receive buffer is complete and both buffers may be used again.
+class Pending {
+ public:
+  virtual ~Pending() = default;
+  /// Blocks. Throws Error(kCommunication) on a library error or when the deadline passes.
+  virtual void wait() = 0;
+};
+
+/// What was moved, asserted by tests. Bytes are those that cross between ranks: received for gathers, sent for exchanges. One
+/// rank alone moves nothing and counts nothing.
+struct Counts {
+  std::uint64_t all_gathers = 0;
+  std::uint64_t all_gather_bytes = 0;
+  std::uint64_t exchanges = 0;
+  std::uint64_t exchange_bytes = 0;
+  std::uint64_t control = 0;  ///< small gathers of scalars and verdicts, broadcasts, barriers
+
+  friend bool operator==(const Counts&, const Counts&) = default;
+};
+
+/// The collectives of a step. Every function is collective: all ranks call the same ones in the same order with the same
+/// sizes. Buffers belong to the caller and must live until wait().
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  /// full[r] := local of rank r; full.size() == size() * local.size(). `local` may already lie at its place in `full`.
+  virtual std::unique_ptr<Pending> all_gather_start(std::span<const std::byte> local, std::span<std::byte> full) = 0;
+  /// Piece r of `send` (equal pieces) goes to rank r; `receive` holds what each rank sent here, in rank order. With a sum in
+  /// rank order on the receiving side this is the reduce-scatter: MPI_SUM's order would depend on size and rank count.
+  virtual std::unique_ptr<Pending> exchange_start(std::span<const std::byte> send, std::span<std::byte> receive) = 0;
+  virtual void broadcast(std::span<std::byte> data, int root) = 0;
+  virtual void barrier() = 0;
+  /// Small blocking gather for scalars and verdicts.
+  virtual void gather_control(std::span<const std::byte> local, std::span<std::byte> full) = 0;
+
+  virtual const Counts& counts() const = 0;
+  virtual void reset_counts() = 0;
+
+  /// Values of all ranks, in rank order. Collective.
+  template <typename T>
+  std::vector<T> gather_values(const T& value) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    std::vector<T> all(static_cast<std::size_t>(size()));
+    gather_control(std::as_bytes(std::span(&value, 1)), std::as_writable_bytes(std::span(all)));
+    return all;
+  }
+
+  /// Root's text on every rank. Collective.
+  std::string broadcast_text(const std::string& text, int root);
+};
+
+}  // namespace shardtune::comm

@@ -1,0 +1,82 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <tuple>
+#include <vector>
+
+#include "shardtune/core/dtype.h"
+
+/// The operators of the step that need more than one implementation (CPU today; a Meta and a CUDA twin belong here too).
+/// Letters: N tokens of a micro-batch laid end to end, D width, H query heads, K key/value heads, E head width, V vocabulary.
+/// Everything is deterministic for a fixed thread count. No function here keeps a reference to its inputs.
+namespace shardtune::ops {
+
+at::ScalarType scalar_type(Dtype dtype);
+Dtype dtype_of(at::ScalarType type);
+
+/// True when bf16 matrix products run on bf16 instructions here. Without them LibTorch's bf16 path is many times slower
+/// than fp32, so `linear` and `matmul` then convert to fp32, multiply, and round the result once.
+bool has_fast_bf16();
+
+/// x [N, in] times w [out, in] transposed -> [N, out] in x's type.
+at::Tensor linear(const at::Tensor& x, const at::Tensor& w);
+/// a [n, k] times b [k, m] -> [n, m] in a's type.
+at::Tensor matmul(const at::Tensor& a, const at::Tensor& b);
+/// sink [out, in] (fp32) += gradient [N, out] transposed times x [N, in].
+void add_weight_gradient(at::Tensor& sink, const at::Tensor& gradient, const at::Tensor& x);
+
+/// Root-mean-square norm as Llama defines it: x [N, D] normalised in fp32, rounded to x's type, times weight [D].
+at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon);
+/// Gradient of rms_norm for x; adds the weight's gradient to `weight_sink` [D] (fp32) when given.
+at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& weight, double epsilon,
+                             at::Tensor* weight_sink);
+
+/// Rotary embedding in place on x [N, heads, E]; cosine and sine [N, E/2] in x's type. `inverse` turns back: the gradient.
+void apply_rotary(at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine, bool inverse);
+
+/// Causal attention that never crosses a segment. What attention keeps for its backward.
+struct AttentionSaved {
+  std::vector<at::Tensor> outputs, logsumexps;  ///< per group of equally long neighbouring segments
+};
+/// q [N, H, E], k and v [N, K, E], segments: tokens of each, sum N -> [N, H * E].
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, std::span<const std::int32_t> segments,
+                     AttentionSaved* saved);
+/// Gradients for q, k, v in their shapes.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& gradient, const at::Tensor& q,
+                                                                  const at::Tensor& k, const at::Tensor& v,
+                                                                  std::span<const std::int32_t> segments,
+                                                                  const AttentionSaved& saved);
+
+/// silu(gate) * up.
+at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
+/// Gradients for gate and up.
+std::pair<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& gradient, const at::Tensor& gate, const at::Tensor& up);
+
+/// Rows ids [N] of table [V, D].
+at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids);
+/// sink [V, D] (fp32) += rows of gradient [N, D] at ids.
+void add_embedding_gradient(at::Tensor& sink, const at::Tensor& gradient, const at::Tensor& ids);
+
+/// Token losses of logits [n, V] (fp32, overwritten with the gradient) for targets [n]: returns the sum of
+/// logsumexp - logit[target] in fp64 and leaves scale * (softmax - onehot) in `logits`. fp64 sums: torch's own fp32
+/// log_softmax is off by 1e-5 over 49,152 classes.
+double cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, double scale, bool want_gradient);
+
+/// Where each token of a micro-batch stands, for dropout (see dropout()).
+struct DropoutKey {
+  std::uint64_t seed = 0;
+  std::uint32_t step = 0;       ///< optimizer step
+  std::uint32_t site = 0;       ///< layer * 16 + site in the layer
+  double probability = 0;
+  std::span<const std::int64_t> samples;            ///< [N] document of each token
+  std::span<const std::int32_t> document_positions; ///< [N] position in the document
+};
+/// x [N, D] with dropped elements zero and the others divided by 1 - p. The mask is a pure function of the key (Philox:
+/// key seed; counter sample, step, site, (position * D + column) / 4; word column mod 4; kept when word >= p * 2^32), so it
+/// is computed again in backward and never stored, and does not depend on ranks or batch composition.
+at::Tensor dropout(const at::Tensor& x, const DropoutKey& key);
+
+}  // namespace shardtune::ops

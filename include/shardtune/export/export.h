@@ -1,0 +1,33 @@
+#pragma once
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+#include "shardtune/adapters/lora.h"
+#include "shardtune/comm/communicator.h"
+#include "shardtune/fsdp/sharded_model.h"
+
+namespace shardtune::exporting {
+
+/// What a model card tells.
+struct CardFacts {
+  std::string base_model, dataset;
+  std::int64_t steps = 0;
+  double final_loss = 0;
+  std::string options_text;  ///< the options given by the user, one per line
+};
+
+/// Writes the adapter as PEFT does: adapter_model.safetensors (full tensors, fp32) and adapter_config.json. Units are gathered one
+/// by one; rank 0 writes. Collective.
+void write_adapter(const std::filesystem::path& folder, const adapters::LoraConfig& lora, const std::string& base_model,
+                   fsdp::ShardedModel& shards, comm::Communicator& communicator);
+
+/// Writes a fully fine-tuned model as Transformers does: model.safetensors in `type`, config.json and generation_config.json of the
+/// base. Collective.
+void write_model(const std::filesystem::path& folder, const std::filesystem::path& base_folder, at::ScalarType type,
+                 fsdp::ShardedModel& shards, comm::Communicator& communicator);
+
+/// Copies the tokenizer's files and writes README.md, the model card. Rank 0 only; no communication.
+void write_extras(const std::filesystem::path& folder, const std::filesystem::path& base_folder, bool adapter, const CardFacts& facts);
+
+}  // namespace shardtune::exporting

@@ -1,0 +1,46 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "shardtune/fsdp/shard_layout.h"
+#include "shardtune/model/parameters.h"
+
+namespace shardtune::fsdp {
+
+/// Granules in elements: dense frozen tensors may be cut anywhere, trained ones at the 8-bit optimizer's block.
+constexpr std::int64_t kFrozenGranule = 1, kTrainedGranule = 256;
+
+/// This rank's share of one kind (frozen or trained) of a unit's parameters. Frozen: in the base's type. Trained: fp32 masters
+/// with fp64 sums of gradients.
+class FlatShard {
+ public:
+  /// Takes the unit's parameters that are trainable (or not) and not borrowed.
+  FlatShard(const model::UnitSpec& unit, bool trained, at::ScalarType type, std::int64_t rank, std::int64_t ranks);
+
+  bool empty() const { return layout_.tensors() == 0; }
+  const ShardLayout& layout() const { return layout_; }
+  at::Tensor& local() { return local_; }
+  const at::Tensor& local() const { return local_; }
+  std::int64_t full_bytes() const { return layout_.full_elements() * static_cast<std::int64_t>(local_.element_size()); }
+  /// Slot in the unit of the i-th tensor of this shard.
+  std::size_t slot(std::size_t tensor) const { return slots_[tensor]; }
+
+  /// This rank's elements of the parameters; `visit` gets slot, element range, and the part of local().
+  void for_each_range(const std::function<void(std::size_t slot, std::int64_t begin, std::int64_t end, at::Tensor part)>& visit);
+  /// The same for another tensor laid out like the shard (gradient sums, optimizer state).
+  void for_each_range_of(at::Tensor flat, const std::function<void(std::size_t, std::int64_t, std::int64_t, at::Tensor)>& visit);
+
+  /// Views of the parameters in a full flat buffer, written to `out` by slot.
+  void views(const at::Tensor& full, const model::UnitSpec& unit, std::vector<at::Tensor>& out) const;
+
+ private:
+  std::vector<std::size_t> slots_;
+  ShardLayout layout_;
+  std::vector<TensorRange> ranges_;
+  at::Tensor local_;
+};
+
+}  // namespace shardtune::fsdp

@@ -1,0 +1,48 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace shardtune::model {
+
+/// Where a parameter's first values come from.
+enum class Initial {
+  kBase,   ///< the model folder
+  kLoraA,  ///< Kaiming-uniform with a = sqrt(5): uniform in +-1/sqrt(in)
+  kZero,
+};
+
+/// One tensor of the model or of its adapter.
+struct Parameter {
+  std::string name;  ///< as in the model's files, or MODULE.lora_A.weight for adapters
+  std::vector<std::int64_t> shape;
+  bool trainable = false;
+  bool decay = true;  ///< weight decay applies (not to norm weights)
+  Initial initial = Initial::kBase;
+  /// The head's weight of a tied model: the slot exists here, the tensor, its shard and its state belong to the embedding unit.
+  bool borrowed = false;
+
+  std::int64_t elements() const;
+};
+
+/// A unit of sharding: the embedding, one decoder layer, or final norm + head. Slots index `parameters`.
+struct UnitSpec {
+  std::string name;
+  std::vector<Parameter> parameters;
+
+  std::size_t add(Parameter parameter) {
+    parameters.push_back(std::move(parameter));
+    return parameters.size() - 1;
+  }
+};
+
+/// The full tensors of one gathered unit, by slot. Valid from unshard to reshard; owned by the engine's gather buffers.
+struct UnitTensors {
+  std::vector<at::Tensor> weights;
+  /// fp32 sums of this micro-batch's gradients, for trainable slots while the unit is in backward; undefined otherwise.
+  std::vector<at::Tensor> gradients;
+};
+
+}  // namespace shardtune::model

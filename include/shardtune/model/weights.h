@@ -1,0 +1,23 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "shardtune/io/safetensors.h"
+#include "shardtune/model/parameters.h"
+
+namespace shardtune::model {
+
+/// Reads elements [first, first + out.numel()) of the flattened tensor into `out` (contiguous, floating point), converting
+/// the type through a buffer of at most 16 MiB: nobody ever holds a whole tensor. Values that are not finite are
+/// Error(kBadModel) with tensor and element.
+void read_elements(const io::SafetensorsFolder& folder, const std::string& name, std::int64_t first, at::Tensor out);
+
+/// Checks names, shapes and types of everything that will be read against the units' parameters, before any weight is read.
+/// Tensors of the files that the model does not have are refused, except those known to be redundant (rotary inv_freq, the
+/// stored head of a tied model). Error(kBadModel) with file, tensor, expected and found.
+void check_weights(const io::SafetensorsFolder& folder, const std::vector<UnitSpec>& units, bool tied_embeddings);
+
+}  // namespace shardtune::model

@@ -1,0 +1,46 @@
+#pragma once
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "shardtune/adapters/lora.h"
+#include "shardtune/comm/communicator.h"
+#include "shardtune/data/loader.h"
+#include "shardtune/data/rows.h"
+#include "shardtune/data/tokenizer.h"
+#include "shardtune/fsdp/sharded_model.h"
+#include "shardtune/model/llama.h"
+#include "shardtune/optim/adamw.h"
+#include "shardtune/options/run_options.h"
+#include "shardtune/train/step_engine.h"
+
+namespace shardtune::train {
+
+/// Everything a training run consists of, in the order in which it is built. Members refer to earlier ones.
+struct Run {
+  options::RunOptions options;
+  comm::Communicator* communicator = nullptr;
+  model::ModelConfig config;
+  std::optional<adapters::LoraConfig> lora;  ///< nothing: full fine-tuning
+  std::vector<data::Row> train_rows, eval_rows;
+  data::RowStatistics train_statistics, eval_statistics;
+  std::unique_ptr<data::Loader> train_loader, eval_loader;
+  std::unique_ptr<model::LlamaModel> model;
+  std::unique_ptr<fsdp::ShardedModel> shards;
+  std::unique_ptr<StepEngine> engine;
+  std::unique_ptr<optim::AdamW> optimizer;
+  std::int64_t steps_per_epoch = 0, total_steps = 0;
+  at::ScalarType base_type{};  ///< storage and compute type of the base
+};
+
+/// Reads options' files and builds the run. Rank-local failures are agreed before each collective. Collective.
+std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communicator& communicator);
+
+/// Fills this rank's shards: base weights from the model folder (own byte ranges only), adapters from the PEFT folder or from
+/// the seed. No communication.
+void load_weights(Run& run);
+
+/// Number of optimizer steps that --max_steps or --num_train_epochs ask for.
+std::int64_t total_step_count(const TrainOptions& options, std::int64_t steps_per_epoch);
+
+}  // namespace shardtune::train

@@ -1,0 +1,27 @@
+#pragma once
+#include "shardtune/data/loader.h"
+#include "shardtune/train/run.h"
+
+namespace shardtune::train {
+
+struct StepResult {
+  double loss = 0;       ///< sum of the token losses of the step over all ranks / its targets
+  double grad_norm = 0;  ///< global, before clipping
+  double learning_rate = 0;
+  std::int64_t targets = 0, tokens = 0;  ///< all ranks
+};
+
+/// One optimizer step: all micro-batches of all ranks, normalised by their target tokens together, clipped by the global norm,
+/// AdamW. `step` counts from 0. A failure on one rank before the first gather, a step without targets, and a loss or norm that
+/// is not finite end the run on all ranks with AgreedError, before any weight has changed. Collective.
+StepResult train_step(Run& run, const data::LoaderPosition& position, std::int64_t step);
+
+struct EvalResult {
+  double loss = 0;  ///< token-weighted mean over the whole evaluation set: does not depend on ranks or batch size
+  std::int64_t targets = 0;
+};
+
+/// Evaluates all evaluation rows once, without dropout. Collective.
+EvalResult evaluate(Run& run);
+
+}  // namespace shardtune::train

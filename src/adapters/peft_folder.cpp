@@ -1,0 +1,98 @@
+#include "shardtune/adapters/peft_folder.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <nlohmann/json.hpp>
+
+#include "shardtune/core/error.h"
+#include "shardtune/io/json.h"
+
+namespace shardtune::adapters {
+namespace {
+
+using nlohmann::json;
+
+/// Settings of PEFT that change the mathematics and that this program does not compute: refused unless at their neutral value.
+void refuse_unknown_kinds(const json& config, const std::string& where) {
+  const auto refuse_if = [&](bool bad, const char* key) {
+    if (bad) fail(ErrorClass::kBadModel, "{}: '{}' is {}; this adapter kind is not supported", where, key, config[key].dump());
+  };
+  for (const char* key : {"use_dora", "fan_in_fan_out", "lora_bias", "use_qalora"})
+    refuse_if(config.contains(key) && config[key] == true, key);
+  for (const char* key : {"rank_pattern", "alpha_pattern"})
+    refuse_if(config.contains(key) && config[key].is_object() && !config[key].empty(), key);
+  for (const char* key : {"layer_replication", "layers_to_transform", "modules_to_save", "trainable_token_indices", "target_parameters",
+                          "exclude_modules"})
+    refuse_if(config.contains(key) && !config[key].is_null() && !config[key].empty(), key);
+  refuse_if(config.contains("bias") && config["bias"] != "none", "bias");
+}
+
+std::string targets_text(const json& targets, const std::string& where) {
+  if (targets.is_string()) return targets.get<std::string>();
+  if (!targets.is_array() || targets.empty())
+    fail(ErrorClass::kBadModel, "{}: 'target_modules' is {}, expected names or a pattern", where, targets.dump());
+  std::string text;
+  for (const json& entry : targets) {
+    if (!entry.is_string()) fail(ErrorClass::kBadModel, "{}: 'target_modules' holds {}", where, entry.dump());
+    if (!text.empty()) text += ',';
+    text += entry.get<std::string>();
+  }
+  return text;
+}
+
+LoraConfig read_adapter_config(const std::filesystem::path& folder, const model::ModelConfig& model) {
+  const std::filesystem::path file = folder / "adapter_config.json";
+  const std::string where = file.string();
+  const json config = io::read_json_file(file, ErrorClass::kBadModel, {.max_bytes = 1 << 20});
+  if (!config.is_object() || config.value("peft_type", "") != "LORA")
+    fail(ErrorClass::kBadModel, "{}: peft_type is not LORA", where);
+  refuse_unknown_kinds(config, where);
+  LoraConfig out;
+  if (!config.contains("r") || !config["r"].is_number_integer() || config["r"].get<std::int64_t>() < 1 || config["r"].get<std::int64_t>() > 65536)
+    fail(ErrorClass::kBadModel, "{}: 'r' must be an integer from 1 to 65536", where);
+  out.rank = config["r"].get<std::int64_t>();
+  if (!config.contains("lora_alpha") || !config["lora_alpha"].is_number())
+    fail(ErrorClass::kBadModel, "{}: 'lora_alpha' must be a number", where);
+  out.alpha = config["lora_alpha"].get<double>();
+  out.rank_stabilised = config.contains("use_rslora") && config["use_rslora"] == true;
+  out.modules = resolve_targets(targets_text(config.value("target_modules", json()), where), model);
+  return out;
+}
+
+}  // namespace
+
+std::string peft_name(const std::string& parameter) { return "base_model.model." + parameter; }
+
+LoraConfig make_lora_config(const AdapterOptions& options, const model::ModelConfig& config) {
+  LoraConfig out;
+  if (!options.adapter_name_or_path.empty()) {
+    out = read_adapter_config(options.adapter_name_or_path, config);
+  } else {
+    out.rank = options.lora_r;
+    out.alpha = options.lora_alpha;
+    out.rank_stabilised = options.use_rslora;
+    out.modules = resolve_targets(options.lora_target_modules, config);
+  }
+  out.dropout = options.lora_dropout;
+  return out;
+}
+
+void check_adapter_weights(const io::SafetensorsFolder& folder, const std::vector<model::UnitSpec>& units) {
+  std::size_t expected = 0;
+  for (const model::UnitSpec& unit : units)
+    for (const model::Parameter& parameter : unit.parameters) {
+      if (!parameter.trainable) continue;
+      ++expected;
+      const std::string name = peft_name(parameter.name);
+      if (!folder.contains(name)) fail(ErrorClass::kBadModel, "the adapter holds no tensor '{}'", name);
+      const io::TensorInfo& info = folder.tensor(name);
+      if (info.shape != parameter.shape)
+        fail(ErrorClass::kBadModel, "{}: tensor '{}' has shape [{}], the model and adapter_config.json ask for [{}]",
+             folder.file_of(name).string(), name, fmt::join(info.shape, ", "), fmt::join(parameter.shape, ", "));
+    }
+  if (folder.names().size() != expected)
+    fail(ErrorClass::kBadModel, "the adapter holds {} tensors, adapter_config.json asks for {}", folder.names().size(), expected);
+}
+
+}  // namespace shardtune::adapters

@@ -1,0 +1,108 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cctype>
+#include <regex>
+
+#include "shardtune/adapters/lora.h"
+#include "shardtune/core/error.h"
+
+namespace shardtune::adapters {
+namespace {
+
+const std::vector<std::string> kLayerLinears = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
+                                                "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
+
+bool matches(const std::string& module, const std::string& entry) {
+  return module == entry || (module.size() > entry.size() && module.ends_with(entry) && module[module.size() - entry.size() - 1] == '.');
+}
+
+std::vector<std::string> split_list(const std::string& text) {
+  std::vector<std::string> entries;
+  std::string entry;
+  const auto flush = [&] {
+    const auto first = entry.find_first_not_of(" \t"), last = entry.find_last_not_of(" \t");
+    if (first == std::string::npos) fail(ErrorClass::kUsage, "--lora_target_modules '{}' has an empty entry", text);
+    entries.push_back(entry.substr(first, last - first + 1));
+    entry.clear();
+  };
+  for (const char c : text) {
+    if (c == ',') flush();
+    else entry += c;
+  }
+  flush();
+  return entries;
+}
+
+bool is_plain_name(const std::string& entry) {
+  return std::all_of(entry.begin(), entry.end(),
+                     [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.' || c == '-'; });
+}
+
+std::vector<std::string> other_modules(const model::ModelConfig& config) {
+  std::vector<std::string> names = {"model.embed_tokens", "embed_tokens", "model.norm", "norm"};
+  for (std::int64_t i = 0; i < config.layers; ++i)
+    for (const char* part : {"input_layernorm", "post_attention_layernorm", "self_attn", "mlp"})
+      names.push_back(fmt::format("model.layers.{}.{}", i, part));
+  return names;
+}
+
+[[noreturn]] void refuse_entry(const std::string& entry, const model::ModelConfig& config) {
+  for (const std::string& module : other_modules(config))
+    if (matches(module, entry))
+      fail(ErrorClass::kUsage, "--lora_target_modules: '{}' is not a linear layer (it matches {}); targets are {}, lm_head", entry,
+           module, "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj");
+  std::vector<std::string> short_names = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head"};
+  const std::string near = nearest_name(entry, short_names);
+  fail(ErrorClass::kUsage, "--lora_target_modules: '{}' matches no module{}; known names: {} (case matters)", entry,
+       near.empty() ? "" : fmt::format(", did you mean '{}'?", near), fmt::join(short_names, ", "));
+}
+
+std::set<std::string> resolve_pattern(const std::string& pattern, const model::ModelConfig& config) {
+  std::regex expression;
+  try {
+    expression = std::regex(pattern, std::regex::ECMAScript);
+  } catch (const std::regex_error& error) {
+    fail(ErrorClass::kUsage, "--lora_target_modules: '{}' is not a regular expression: {}", pattern, error.what());
+  }
+  std::set<std::string> found;
+  for (const std::string& module : linear_modules(config))
+    if (std::regex_match(module, expression)) found.insert(module);
+  if (found.empty())
+    fail(ErrorClass::kUsage, "--lora_target_modules: the pattern '{}' matches no linear module; a full name is for example {}",
+         pattern, linear_modules(config).front());
+  return found;
+}
+
+}  // namespace
+
+std::vector<std::string> linear_modules(const model::ModelConfig& config) {
+  std::vector<std::string> names;
+  for (std::int64_t i = 0; i < config.layers; ++i)
+    for (const std::string& part : kLayerLinears) names.push_back(fmt::format("model.layers.{}.{}", i, part));
+  names.push_back("lm_head");
+  return names;
+}
+
+std::set<std::string> resolve_targets(const std::string& targets, const model::ModelConfig& config) {
+  std::string lower = targets;
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const std::vector<std::string> modules = linear_modules(config);
+  if (lower == "all-linear") return {modules.begin(), modules.end() - 1};
+  const std::vector<std::string> entries = split_list(targets);
+  if (entries.size() == 1 && !is_plain_name(entries[0])) return resolve_pattern(entries[0], config);
+  std::set<std::string> found;
+  for (const std::string& entry : entries) {
+    bool any = false;
+    for (const std::string& module : modules)
+      if (matches(module, entry)) {
+        found.insert(module);
+        any = true;
+      }
+    if (!any) refuse_entry(entry, config);
+  }
+  return found;
+}
+
+}  // namespace shardtune::adapters

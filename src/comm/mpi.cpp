@@ -1,0 +1,187 @@
+#include "shardtune/comm/mpi.h"
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <limits>
+#include <thread>
+#include <utility>
+
+#include "shardtune/core/error.h"
+
+namespace shardtune::comm {
+namespace {
+
+void check_mpi(int code, const char* expression, const char* file, int line) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  int rank = -1;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  fail(ErrorClass::kCommunication, "{} failed at {}:{} on rank {} ({}): {}", expression, file, line, rank,
+       MpiSession::host_name(), text);
+}
+#define SHARDTUNE_MPI(call) check_mpi((call), #call, __FILE__, __LINE__)
+
+class MpiPending : public Pending {
+ public:
+  MpiPending(std::vector<MPI_Request> requests, std::chrono::seconds deadline, std::string what)
+      : requests_(std::move(requests)), deadline_(deadline), what_(std::move(what)) {}
+
+  void wait() override {
+    if (requests_.empty()) return;
+    const auto start = std::chrono::steady_clock::now();
+    for (std::uint64_t spins = 0;; ++spins) {
+      int done = 0;
+      SHARDTUNE_MPI(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE));
+      if (done != 0) break;
+      // More ranks than cores: let the rank that has the data run.
+      if (spins > 64) std::this_thread::yield();
+      if (spins % 4096 == 4095 && std::chrono::steady_clock::now() - start > deadline_)
+        fail(ErrorClass::kCommunication, "{} did not finish within {} s: another rank has stopped or is in another collective",
+             what_, deadline_.count());
+    }
+    requests_.clear();
+  }
+
+ private:
+  std::vector<MPI_Request> requests_;
+  std::chrono::seconds deadline_;
+  std::string what_;
+};
+
+class MpiCommunicator : public Communicator {
+ public:
+  explicit MpiCommunicator(const MpiLimits& limits) : limits_(limits) {
+    SHARDTUNE_CHECK(limits.max_message_bytes > 0 && limits.max_message_bytes <= std::numeric_limits<int>::max(),
+                    "message limit {} does not fit an MPI count", limits.max_message_bytes);
+    SHARDTUNE_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm_));
+    SHARDTUNE_MPI(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
+    SHARDTUNE_MPI(MPI_Comm_rank(comm_, &rank_));
+    SHARDTUNE_MPI(MPI_Comm_size(comm_, &size_));
+  }
+  ~MpiCommunicator() override { MPI_Comm_free(&comm_); }
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  const Counts& counts() const override { return counts_; }
+  void reset_counts() override { counts_ = {}; }
+
+  std::unique_ptr<Pending> all_gather_start(std::span<const std::byte> local, std::span<std::byte> full) override {
+    const std::uint64_t bytes = local.size();
+    SHARDTUNE_CHECK(full.size() == bytes * static_cast<std::uint64_t>(size_), "all-gather: {} bytes for {} ranks of {}",
+                    full.size(), size_, bytes);
+    copy_own(local.data(), full.data() + bytes * static_cast<std::uint64_t>(rank_), bytes);
+    std::vector<MPI_Request> requests;
+    for_each_peer([&](int to, int from) {
+      receive(requests, full.subspan(bytes * static_cast<std::uint64_t>(from), bytes), from, kGatherTag);
+      send(requests, local, to, kGatherTag);
+    });
+    if (size_ > 1) {
+      ++counts_.all_gathers;
+      counts_.all_gather_bytes += bytes * static_cast<std::uint64_t>(size_ - 1);
+    }
+    return std::make_unique<MpiPending>(std::move(requests), limits_.deadline, fmt::format("all-gather of {} bytes", full.size()));
+  }
+
+  std::unique_ptr<Pending> exchange_start(std::span<const std::byte> data, std::span<std::byte> into) override {
+    SHARDTUNE_CHECK(data.size() == into.size() && data.size() % static_cast<std::size_t>(size_) == 0,
+                    "exchange: {} bytes sent, {} received, {} ranks", data.size(), into.size(), size_);
+    const std::uint64_t bytes = data.size() / static_cast<std::uint64_t>(size_);
+    const auto piece = [&](int r) { return bytes * static_cast<std::uint64_t>(r); };
+    copy_own(data.data() + piece(rank_), into.data() + piece(rank_), bytes);
+    std::vector<MPI_Request> requests;
+    for_each_peer([&](int to, int from) {
+      receive(requests, into.subspan(piece(from), bytes), from, kExchangeTag);
+      send(requests, data.subspan(piece(to), bytes), to, kExchangeTag);
+    });
+    if (size_ > 1) {
+      ++counts_.exchanges;
+      counts_.exchange_bytes += bytes * static_cast<std::uint64_t>(size_ - 1);
+    }
+    return std::make_unique<MpiPending>(std::move(requests), limits_.deadline, fmt::format("exchange of {} bytes", data.size()));
+  }
+
+  void broadcast(std::span<std::byte> data, int root) override {
+    if (size_ > 1) ++counts_.control;
+    while (!data.empty()) {
+      const std::size_t part = std::min<std::uint64_t>(data.size(), limits_.max_message_bytes);
+      SHARDTUNE_MPI(MPI_Bcast(data.data(), static_cast<int>(part), MPI_BYTE, root, comm_));
+      data = data.subspan(part);
+    }
+  }
+
+  void barrier() override {
+    if (size_ > 1) ++counts_.control;
+    SHARDTUNE_MPI(MPI_Barrier(comm_));
+  }
+
+  void gather_control(std::span<const std::byte> local, std::span<std::byte> full) override {
+    const Counts before = counts_;
+    all_gather_start(local, full)->wait();
+    counts_ = before;
+    if (size_ > 1) ++counts_.control;
+  }
+
+ private:
+  static constexpr int kGatherTag = 1, kExchangeTag = 2;
+
+  static void copy_own(const std::byte* from, std::byte* to, std::uint64_t bytes) {
+    if (from != to && bytes > 0) std::memcpy(to, from, bytes);
+  }
+
+  /// Calls with (to, from) at growing distance, so that no rank is everybody's first target.
+  template <typename F>
+  void for_each_peer(F f) {
+    for (int distance = 1; distance < size_; ++distance) f((rank_ + distance) % size_, (rank_ - distance + size_) % size_);
+  }
+
+  void send(std::vector<MPI_Request>& requests, std::span<const std::byte> data, int to, int tag) {
+    for (std::uint64_t at = 0; at < data.size(); at += limits_.max_message_bytes) {
+      const auto part = static_cast<int>(std::min<std::uint64_t>(limits_.max_message_bytes, data.size() - at));
+      SHARDTUNE_MPI(MPI_Isend(data.data() + at, part, MPI_BYTE, to, tag, comm_, &requests.emplace_back()));
+    }
+  }
+
+  void receive(std::vector<MPI_Request>& requests, std::span<std::byte> into, int from, int tag) {
+    for (std::uint64_t at = 0; at < into.size(); at += limits_.max_message_bytes) {
+      const auto part = static_cast<int>(std::min<std::uint64_t>(limits_.max_message_bytes, into.size() - at));
+      SHARDTUNE_MPI(MPI_Irecv(into.data() + at, part, MPI_BYTE, from, tag, comm_, &requests.emplace_back()));
+    }
+  }
+
+  MpiLimits limits_;
+  MPI_Comm comm_ = MPI_COMM_NULL;
+  int rank_ = 0, size_ = 1;
+  Counts counts_;
+};
+
+}  // namespace
+
+MpiSession::MpiSession(int* argc, char*** argv) {
+  int provided = 0;
+  if (MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS)
+    fail(ErrorClass::kCommunication, "MPI_Init_thread failed");
+  if (provided < MPI_THREAD_SERIALIZED)
+    fail(ErrorClass::kCommunication, "this MPI gives thread level {}, at least MPI_THREAD_SERIALIZED is needed", provided);
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+}
+
+MpiSession::~MpiSession() { MPI_Finalize(); }
+
+void MpiSession::abort(int exit_code) {
+  MPI_Abort(MPI_COMM_WORLD, exit_code);
+  std::abort();
+}
+
+std::string MpiSession::host_name() {
+  char name[MPI_MAX_PROCESSOR_NAME] = {};
+  int length = 0;
+  MPI_Get_processor_name(name, &length);
+  return {name, static_cast<std::size_t>(length)};
+}
+
+std::unique_ptr<Communicator> make_mpi_communicator(const MpiLimits& limits) { return std::make_unique<MpiCommunicator>(limits); }
+
+}  // namespace shardtune::comm

@@ -1,0 +1,98 @@
+#include <ATen/ATen.h>
+
+#include "shardtune/core/error.h"
+#include "shardtune/core/ops.h"
+
+namespace shardtune::ops {
+namespace {
+
+/// Neighbouring segments of equal length are one batch for the kernel.
+struct Group {
+  std::int64_t first_token = 0, count = 0, length = 0;
+};
+
+std::vector<Group> group_segments(std::span<const std::int32_t> segments) {
+  std::vector<Group> groups;
+  std::int64_t token = 0;
+  for (const std::int32_t length : segments) {
+    if (!groups.empty() && groups.back().length == length) ++groups.back().count;
+    else groups.push_back({token, 1, length});
+    token += length;
+  }
+  return groups;
+}
+
+/// [N, heads, E] -> [count, heads, length, E] view of one group.
+at::Tensor batch_view(const at::Tensor& x, const Group& group) {
+  return x.narrow(0, group.first_token, group.count * group.length)
+      .view({group.count, group.length, x.size(1), x.size(2)})
+      .transpose(1, 2);
+}
+
+/// Each key/value head serves H / K query heads.
+at::Tensor repeat_heads(const at::Tensor& x, std::int64_t heads) {
+  const std::int64_t repeat = heads / x.size(1);
+  if (repeat == 1) return x;
+  return x.unsqueeze(2)
+      .expand({x.size(0), x.size(1), repeat, x.size(2), x.size(3)})
+      .reshape({x.size(0), heads, x.size(2), x.size(3)});
+}
+
+at::Tensor sum_heads(const at::Tensor& gradient, std::int64_t heads) {
+  const std::int64_t repeat = gradient.size(1) / heads;
+  if (repeat == 1) return gradient;
+  return gradient.reshape({gradient.size(0), heads, repeat, gradient.size(2), gradient.size(3)}).sum(2);
+}
+
+/// The flash kernel of the CPU wants fp32 where bf16 has no instructions of its own.
+at::Tensor kernel_input(const at::Tensor& x) {
+  const bool as_is = x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble ||
+                     (x.scalar_type() == at::kBFloat16 && has_fast_bf16());
+  return as_is ? x : x.to(at::kFloat);
+}
+
+}  // namespace
+
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, std::span<const std::int32_t> segments,
+                     AttentionSaved* saved) {
+  const std::int64_t tokens = q.size(0), heads = q.size(1), width = q.size(2);
+  at::Tensor result = at::empty({tokens, heads, width}, q.options());
+  for (const Group& group : group_segments(segments)) {
+    const at::Tensor qg = kernel_input(batch_view(q, group));
+    const at::Tensor kg = repeat_heads(kernel_input(batch_view(k, group)), heads);
+    const at::Tensor vg = repeat_heads(kernel_input(batch_view(v, group)), heads);
+    auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(qg, kg, vg, 0.0, /*is_causal=*/true);
+    batch_view(result, group).copy_(out);
+    if (saved != nullptr) {
+      saved->outputs.push_back(out);
+      saved->logsumexps.push_back(lse);
+    }
+  }
+  return result.view({tokens, heads * width});
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& gradient, const at::Tensor& q,
+                                                                  const at::Tensor& k, const at::Tensor& v,
+                                                                  std::span<const std::int32_t> segments,
+                                                                  const AttentionSaved& saved) {
+  const std::int64_t heads = q.size(1), kv_heads = k.size(1);
+  at::Tensor gq = at::empty_like(q), gk = at::empty_like(k), gv = at::empty_like(v);
+  const at::Tensor g = gradient.view({q.size(0), heads, q.size(2)});
+  const std::vector<Group> groups = group_segments(segments);
+  SHARDTUNE_CHECK(saved.outputs.size() == groups.size(), "attention saved {} groups, wants {}", saved.outputs.size(),
+                  groups.size());
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    const Group& group = groups[i];
+    const at::Tensor qg = kernel_input(batch_view(q, group));
+    const at::Tensor kg = repeat_heads(kernel_input(batch_view(k, group)), heads);
+    const at::Tensor vg = repeat_heads(kernel_input(batch_view(v, group)), heads);
+    const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
+        kernel_input(batch_view(g, group)), qg, kg, vg, saved.outputs[i], saved.logsumexps[i], 0.0, /*is_causal=*/true);
+    batch_view(gq, group).copy_(dq);
+    batch_view(gk, group).copy_(sum_heads(dk, kv_heads));
+    batch_view(gv, group).copy_(sum_heads(dv, kv_heads));
+  }
+  return {gq, gk, gv};
+}
+
+}  // namespace shardtune::ops

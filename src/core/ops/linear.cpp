@@ -1,0 +1,92 @@
+#include <ATen/ATen.h>
+
+#include "shardtune/core/error.h"
+#include "shardtune/core/ops.h"
+
+namespace shardtune::ops {
+
+at::ScalarType scalar_type(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kBool: return at::kBool;
+    case Dtype::kU8: return at::kByte;
+    case Dtype::kI8: return at::kChar;
+    case Dtype::kI16: return at::kShort;
+    case Dtype::kU16: return at::kUInt16;
+    case Dtype::kI32: return at::kInt;
+    case Dtype::kU32: return at::kUInt32;
+    case Dtype::kI64: return at::kLong;
+    case Dtype::kU64: return at::kUInt64;
+    case Dtype::kF8E4M3: return at::kFloat8_e4m3fn;
+    case Dtype::kF8E5M2: return at::kFloat8_e5m2;
+    case Dtype::kF16: return at::kHalf;
+    case Dtype::kBF16: return at::kBFloat16;
+    case Dtype::kF32: return at::kFloat;
+    case Dtype::kF64: return at::kDouble;
+  }
+  fail(ErrorClass::kInternal, "unknown dtype {}", static_cast<int>(dtype));
+}
+
+Dtype dtype_of(at::ScalarType type) {
+  switch (type) {
+    case at::kFloat: return Dtype::kF32;
+    case at::kBFloat16: return Dtype::kBF16;
+    case at::kHalf: return Dtype::kF16;
+    case at::kDouble: return Dtype::kF64;
+    case at::kByte: return Dtype::kU8;
+    case at::kInt: return Dtype::kI32;
+    case at::kLong: return Dtype::kI64;
+    default: fail(ErrorClass::kInternal, "no file dtype for tensor type {}", at::toString(type));
+  }
+}
+
+bool has_fast_bf16() {
+#if defined(__x86_64__)
+  static const bool fast = __builtin_cpu_supports("avx512bf16");
+#else
+  static const bool fast = false;
+#endif
+  return fast;
+}
+
+namespace {
+
+bool through_fp32(const at::Tensor& x) {
+  return x.device().is_cpu() && x.scalar_type() != at::kFloat && x.scalar_type() != at::kDouble &&
+         !(x.scalar_type() == at::kBFloat16 && has_fast_bf16());
+}
+
+}  // namespace
+
+at::Tensor matmul(const at::Tensor& a, const at::Tensor& b) {
+  if (through_fp32(a)) return at::mm(a.to(at::kFloat), b.to(at::kFloat)).to(a.scalar_type());
+  return at::mm(a, b);
+}
+
+at::Tensor linear(const at::Tensor& x, const at::Tensor& w) { return ops::matmul(x, w.t()); }
+
+void add_weight_gradient(at::Tensor& sink, const at::Tensor& gradient, const at::Tensor& x) {
+  sink.addmm_(gradient.to(at::kFloat).t(), x.to(at::kFloat));
+}
+
+at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids) { return at::index_select(table, 0, ids); }
+
+void add_embedding_gradient(at::Tensor& sink, const at::Tensor& gradient, const at::Tensor& ids) {
+  // Row by row in token order: a repeated id always adds up in the same order.
+  const at::Tensor g = gradient.to(at::kFloat).contiguous();
+  const auto* rows = ids.const_data_ptr<std::int64_t>();
+  const auto* from = g.const_data_ptr<float>();
+  auto* to = sink.mutable_data_ptr<float>();
+  const std::int64_t width = g.size(1);
+  for (std::int64_t n = 0; n < g.size(0); ++n)
+    for (std::int64_t d = 0; d < width; ++d) to[rows[n] * width + d] += from[n * width + d];
+}
+
+at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) { return at::silu(gate).mul_(up); }
+
+std::pair<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& gradient, const at::Tensor& gate, const at::Tensor& up) {
+  at::Tensor gate_gradient = at::silu_backward(at::mul(gradient, up), gate);
+  at::Tensor up_gradient = at::silu(gate).mul_(gradient);
+  return {std::move(gate_gradient), std::move(up_gradient)};
+}
+
+}  // namespace shardtune::ops

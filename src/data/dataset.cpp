@@ -1,0 +1,148 @@
+#include "shardtune/data/dataset.h"
+
+#include <nlohmann/json.hpp>
+
+#include "line_reader.h"
+#include "shardtune/core/error.h"
+#include "shardtune/io/json.h"
+#include "utf8.h"
+
+namespace shardtune::data {
+namespace {
+
+/// Turns the records of one file into examples; the file and line of the record at hand are in `where`.
+class ExampleReader {
+ public:
+  ExampleReader(const DataOptions& options, const Tokenizer& tokenizer, const ChatRenderer& renderer, std::int64_t model_vocabulary)
+      : options_(options), tokenizer_(tokenizer), renderer_(renderer), model_vocabulary_(model_vocabulary) {}
+
+  Example read(const nlohmann::json& record, const std::string& where) const {
+    if (!record.is_object())
+      fail(ErrorClass::kBadData, "{}: expected a JSON object, found {}", where, record.type_name());
+    Example example;
+    if (record.contains("input_ids")) example = from_ids(record, where);
+    else if (record.contains("messages")) example.ids = from_messages(record["messages"], where);
+    else if (record.contains(options_.dataset_text_field)) example.ids = from_text(record[options_.dataset_text_field], where);
+    else refuse_columns(record, where);
+    if (example.labels.empty()) example.labels = example.ids;
+    for (const std::int32_t id : example.ids)
+      if (id >= model_vocabulary_)
+        fail(ErrorClass::kBadData, "{}: token id {} is outside the model's vocabulary of {} rows; use the model's own tokenizer", where,
+             id, model_vocabulary_);
+    return example;
+  }
+
+ private:
+  [[noreturn]] void refuse_columns(const nlohmann::json& record, const std::string& where) const {
+    std::string names;
+    for (const auto& [name, value] : record.items()) names += (names.empty() ? "'" : ", '") + name + "'";
+    fail(ErrorClass::kBadData, "{}: no known column; expected 'input_ids', 'messages' or the text column '{}' "
+         "(--dataset_text_field), found {}", where, options_.dataset_text_field, names.empty() ? "no column" : names);
+  }
+
+  static std::string text_of(const nlohmann::json& value, const char* what, const std::string& where) {
+    if (!value.is_string()) fail(ErrorClass::kBadData, "{}: {} must be a string, found {}", where, what, value.type_name());
+    return value.get<std::string>();
+  }
+
+  std::vector<std::int32_t> from_text(const nlohmann::json& value, const std::string& where) const {
+    std::string text = text_of(value, ("column '" + options_.dataset_text_field + "'").c_str(), where);
+    const std::string& eos = tokenizer_.eos_token();
+    if (!eos.empty() && !text.ends_with(eos)) text += eos;
+    std::vector<std::int32_t> ids = tokenizer_.encode(text, true);
+    // A text that brings its own BOS (rendered by a template) gets no second one from the post-processor.
+    const auto bos = tokenizer_.bos_id();
+    if (bos && ids.size() >= 2 && ids[0] == *bos && ids[1] == *bos && text.starts_with(tokenizer_.bos_token()) &&
+        !text.substr(tokenizer_.bos_token().size()).starts_with(tokenizer_.bos_token()))
+      ids.erase(ids.begin());
+    return ids;
+  }
+
+  std::vector<std::int32_t> from_messages(const nlohmann::json& value, const std::string& where) const {
+    if (!value.is_array() || value.empty())
+      fail(ErrorClass::kBadData, "{}: 'messages' must be a list with at least one message", where);
+    std::vector<Message> messages;
+    for (std::size_t i = 0; i < value.size(); ++i) {
+      const std::string here = fmt::format("{}: message {}", where, i + 1);
+      const nlohmann::json& entry = value[i];
+      if (!entry.is_object() || !entry.contains("role") || !entry.contains("content"))
+        fail(ErrorClass::kBadData, "{} must be an object with 'role' and 'content'", here);
+      messages.push_back({text_of(entry["role"], "'role'", here), text_of(entry["content"], "'content'", here)});
+    }
+    try {
+      return tokenizer_.encode(renderer_.render(messages, false), false);
+    } catch (const Error& error) {
+      throw Error(error.error_class(), where + ": " + error.what());
+    }
+  }
+
+  std::vector<std::int32_t> integers(const nlohmann::json& value, const char* column, bool allow_ignored, const std::string& where) const {
+    if (!value.is_array()) fail(ErrorClass::kBadData, "{}: '{}' must be a list, found {}", where, column, value.type_name());
+    std::vector<std::int32_t> out;
+    out.reserve(value.size());
+    for (std::size_t i = 0; i < value.size(); ++i) {
+      const nlohmann::json& entry = value[i];
+      const bool number = entry.is_number_integer();
+      const std::int64_t id = number ? entry.get<std::int64_t>() : -1;
+      if (!(number && allow_ignored && id == kIgnoredLabel) && (id < 0 || id >= model_vocabulary_))
+        fail(ErrorClass::kBadData, "{}: '{}' entry {} is {}; expected an id from 0 to {}{}", where, column, i + 1, entry.dump(),
+             model_vocabulary_ - 1, allow_ignored ? " or -100" : "");
+      out.push_back(static_cast<std::int32_t>(id));
+    }
+    return out;
+  }
+
+  Example from_ids(const nlohmann::json& record, const std::string& where) const {
+    Example example;
+    example.ids = integers(record["input_ids"], "input_ids", false, where);
+    if (!record.contains("labels")) return example;
+    example.labels = integers(record["labels"], "labels", true, where);
+    if (example.labels.size() != example.ids.size())
+      fail(ErrorClass::kBadData, "{}: {} labels for {} input_ids; the two must have the same length (labels are not shifted)", where,
+           example.labels.size(), example.ids.size());
+    return example;
+  }
+
+  const DataOptions& options_;
+  const Tokenizer& tokenizer_;
+  const ChatRenderer& renderer_;
+  std::int64_t model_vocabulary_;
+};
+
+bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
+
+}  // namespace
+
+std::vector<Example> read_examples(const std::filesystem::path& file, const DataOptions& options, const Tokenizer& tokenizer,
+                                   const ChatRenderer& renderer, std::int64_t model_vocabulary) {
+  const ExampleReader reader(options, tokenizer, renderer, model_vocabulary);
+  std::vector<Example> examples;
+  LineReader lines(file);
+  while (lines.next()) {
+    if (is_blank(lines.line())) continue;
+    const std::string where = fmt::format("{} line {}", file.string(), lines.number());
+    const std::size_t valid = utf8_error_offset(lines.line());
+    if (valid != lines.line().size())
+      fail(ErrorClass::kBadData, "{}: not UTF-8 at byte {} of the line; convert the file to UTF-8", where, valid + 1);
+    const io::JsonLimits limits{.max_bytes = LineReader::kMaxLineBytes, .max_depth = 64, .max_values = LineReader::kMaxLineBytes};
+    examples.push_back(reader.read(io::parse_json(lines.line(), where, ErrorClass::kBadData, limits), where));
+    examples.back().line = lines.number();
+  }
+  if (examples.empty()) fail(ErrorClass::kBadData, "{}: the data set holds no record", file.string());
+  return examples;
+}
+
+std::filesystem::path split_file(const DataOptions& options, bool train) {
+  const std::filesystem::path data(options.dataset_name);
+  if (options.dataset_name.empty()) fail(ErrorClass::kUsage, "--dataset_name is missing: a .jsonl file, or a folder with one per split");
+  if (!std::filesystem::exists(data)) fail(ErrorClass::kBadData, "{}: no such file or folder (--dataset_name)", data.string());
+  if (!std::filesystem::is_directory(data)) return train ? data : std::filesystem::path();
+  const std::string& split = train ? options.dataset_train_split : options.dataset_test_split;
+  const std::filesystem::path file = data / (split + ".jsonl");
+  if (std::filesystem::exists(file)) return file;
+  if (train) fail(ErrorClass::kBadData, "{}: no such file; the folder must hold the training split (--dataset_train_split '{}')",
+                  file.string(), split);
+  return {};
+}
+
+}  // namespace shardtune::data

@@ -1,0 +1,139 @@
+#include "shardtune/data/rows.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "packing.h"
+#include "shardtune/core/error.h"
+
+namespace shardtune::data {
+namespace {
+
+/// Packing looks at this many examples at a time, as TRL does.
+constexpr std::size_t kPackingGroup = 1000;
+
+using Index = std::int64_t;
+
+std::int32_t to_int(std::size_t value) { return static_cast<std::int32_t>(value); }
+
+/// Adds `count` tokens of an example from `begin` on as a piece, without opening a segment.
+void append_piece(Row& row, const Example& example, Index sample, std::size_t begin, std::size_t count) {
+  const auto first = static_cast<std::ptrdiff_t>(begin);
+  const auto last = static_cast<std::ptrdiff_t>(begin + count);
+  row.ids.insert(row.ids.end(), example.ids.begin() + first, example.ids.begin() + last);
+  row.labels.insert(row.labels.end(), example.labels.begin() + first, example.labels.begin() + last);
+  row.pieces.push_back({to_int(count), sample, to_int(begin)});
+}
+
+/// Trained tokens of a row: labels that are not ignored, less the first of each segment.
+Index targets_of(const Row& row) {
+  Index count = 0;
+  std::size_t at = 0;
+  for (const std::int32_t tokens : row.segments) {
+    for (std::size_t i = at + 1; i < at + static_cast<std::size_t>(tokens); ++i) count += row.labels[i] != kIgnoredLabel;
+    at += static_cast<std::size_t>(tokens);
+  }
+  return count;
+}
+
+class RowMaker {
+ public:
+  RowMaker(const std::vector<Example>& examples, std::size_t max_length, RowStatistics& statistics)
+      : examples_(examples), max_length_(max_length), statistics_(statistics) {}
+
+  std::vector<Row> unpacked() {
+    for (std::size_t i = 0; i < examples_.size(); ++i) {
+      Row row;
+      const std::size_t count = cut(i);
+      append_piece(row, examples_[i], static_cast<Index>(i), 0, count);
+      row.segments = {to_int(count)};
+      if (targets_of(row) > 0) rows_.push_back(std::move(row));
+      else ++statistics_.examples_without_target;
+    }
+    return std::move(rows_);
+  }
+
+  std::vector<Row> wrapped() {
+    for (std::size_t begin = 0; begin < examples_.size(); begin += kPackingGroup) {
+      Row row;
+      for (std::size_t i = begin; i < group_end(begin); ++i)
+        for (std::size_t at = 0; at < examples_[i].ids.size();) {
+          const std::size_t count = std::min(examples_[i].ids.size() - at, max_length_ - row.ids.size());
+          append_piece(row, examples_[i], static_cast<Index>(i), at, count);
+          at += count;
+          if (row.ids.size() == max_length_) close(row);
+        }
+      if (!row.ids.empty()) close(row);
+    }
+    return std::move(rows_);
+  }
+
+  std::vector<Row> best_fit() {
+    for (std::size_t begin = 0; begin < examples_.size(); begin += kPackingGroup) {
+      std::vector<std::size_t> lengths;
+      for (std::size_t i = begin; i < group_end(begin); ++i) lengths.push_back(cut(i));
+      for (const std::vector<std::size_t>& bin : best_fit_decreasing(lengths, max_length_)) {
+        Row row;
+        for (const std::size_t member : bin) {
+          append_piece(row, examples_[begin + member], static_cast<Index>(begin + member), 0, lengths[member]);
+          row.segments.push_back(to_int(lengths[member]));
+        }
+        rows_.push_back(std::move(row));
+      }
+    }
+    return std::move(rows_);
+  }
+
+ private:
+  std::size_t group_end(std::size_t begin) const { return std::min(begin + kPackingGroup, examples_.size()); }
+
+  /// Tokens of an example that are kept; counts what is cut.
+  std::size_t cut(std::size_t i) {
+    const std::size_t length = examples_[i].ids.size();
+    if (length <= max_length_) return length;
+    ++statistics_.examples_cut;
+    return max_length_;
+  }
+
+  void close(Row& row) {
+    row.segments = {to_int(row.ids.size())};
+    rows_.push_back(std::move(row));
+    row = Row();
+  }
+
+  const std::vector<Example>& examples_;
+  std::size_t max_length_;
+  RowStatistics& statistics_;
+  std::vector<Row> rows_;
+};
+
+}  // namespace
+
+std::vector<Row> make_rows(const std::vector<Example>& examples, const DataOptions& options, RowStatistics& statistics) {
+  if (options.max_length < 1 || options.max_length > 0x7FFFFFFF)
+    fail(ErrorClass::kUsage, "--max_length is {}; expected 1 to 2147483647 tokens", options.max_length);
+  const bool wrapped = options.packing_strategy == "wrapped";
+  if (!wrapped && options.packing_strategy != "bfd")
+    fail(ErrorClass::kUsage, "--packing_strategy '{}' is not known; expected bfd or wrapped", options.packing_strategy);
+  statistics = {};
+  statistics.examples = static_cast<Index>(examples.size());
+  for (const Example& example : examples) {
+    SHARDTUNE_CHECK(example.ids.size() == example.labels.size(), "example of line {} has {} ids and {} labels", example.line,
+                    example.ids.size(), example.labels.size());
+    statistics.tokens_in += static_cast<Index>(example.ids.size());
+  }
+  RowMaker maker(examples, static_cast<std::size_t>(options.max_length), statistics);
+  std::vector<Row> rows = !options.packing ? maker.unpacked() : wrapped ? maker.wrapped() : maker.best_fit();
+  Index targets = 0;
+  for (const Row& row : rows) {
+    statistics.tokens_kept += static_cast<Index>(row.ids.size());
+    targets += targets_of(row);
+  }
+  statistics.tokens_dropped = statistics.tokens_in - statistics.tokens_kept;
+  if (targets == 0)
+    fail(ErrorClass::kBadData, "none of the {} examples holds a trained token within --max_length {}; nothing to train on",
+         statistics.examples, options.max_length);
+  return rows;
+}
+
+}  // namespace shardtune::data

@@ -1,0 +1,102 @@
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "full_tensors.h"
+#include "shardtune/adapters/peft_folder.h"
+#include "shardtune/comm/agree.h"
+#include "shardtune/export/export.h"
+#include "shardtune/io/files.h"
+
+namespace shardtune::exporting {
+namespace {
+
+using nlohmann::ordered_json;
+
+/// PEFT lists target modules by their last name; "lm_head" and suffixes alike.
+std::vector<std::string> target_names(const adapters::LoraConfig& lora) {
+  std::set<std::string> names;
+  for (const std::string& module : lora.modules) names.insert(module.substr(module.rfind('.') + 1));
+  return {names.begin(), names.end()};
+}
+
+/// A list of last names says too much when only some layers are adapted: then the full names are given.
+ordered_json target_modules_json(const adapters::LoraConfig& lora, const std::vector<std::string>& all_linears) {
+  const std::vector<std::string> names = target_names(lora);
+  std::size_t meant = 0;
+  for (const std::string& module : all_linears)
+    meant += static_cast<std::size_t>(std::count(names.begin(), names.end(), module.substr(module.rfind('.') + 1)));
+  if (meant == lora.modules.size()) return names;
+  return std::vector<std::string>(lora.modules.begin(), lora.modules.end());
+}
+
+/// Every key that PEFT 0.21 writes for a LoRA adapter, in its order (sorted by name).
+ordered_json adapter_config(const adapters::LoraConfig& lora, const std::string& base_model,
+                            const std::vector<std::string>& all_linears) {
+  const bool whole = lora.alpha == static_cast<double>(static_cast<std::int64_t>(lora.alpha));
+  ordered_json config = ordered_json::object();
+  config["alora_invocation_tokens"] = nullptr;
+  config["alpha_pattern"] = ordered_json::object();
+  config["arrow_config"] = nullptr;
+  config["auto_mapping"] = nullptr;
+  config["base_model_name_or_path"] = base_model;
+  config["bias"] = "none";
+  config["corda_config"] = nullptr;
+  config["ensure_weight_tying"] = false;
+  config["eva_config"] = nullptr;
+  config["exclude_modules"] = nullptr;
+  config["fan_in_fan_out"] = false;
+  config["inference_mode"] = true;
+  config["init_lora_weights"] = true;
+  config["layer_replication"] = nullptr;
+  config["layers_pattern"] = nullptr;
+  config["layers_to_transform"] = nullptr;
+  config["loftq_config"] = ordered_json::object();
+  config["lora_alpha"] = whole ? ordered_json(static_cast<std::int64_t>(lora.alpha)) : ordered_json(lora.alpha);
+  config["lora_bias"] = false;
+  config["lora_dropout"] = lora.dropout;
+  config["megatron_config"] = nullptr;
+  config["megatron_core"] = "megatron.core";
+  config["modules_to_save"] = nullptr;
+  config["peft_type"] = "LORA";
+  config["qalora_group_size"] = 16;
+  config["r"] = lora.rank;
+  config["rank_pattern"] = ordered_json::object();
+  config["revision"] = nullptr;
+  config["target_modules"] = target_modules_json(lora, all_linears);
+  config["target_parameters"] = nullptr;
+  config["task_type"] = "CAUSAL_LM";
+  config["trainable_token_indices"] = nullptr;
+  config["use_dora"] = false;
+  config["use_qalora"] = false;
+  config["use_rslora"] = lora.rank_stabilised;
+  return config;
+}
+
+std::vector<std::string> linear_names(const fsdp::ShardedModel& shards) {
+  std::vector<std::string> names;
+  for (std::size_t unit = 0; unit < shards.units(); ++unit)
+    for (const model::Parameter& parameter : shards.spec(unit).parameters)
+      if (parameter.shape.size() == 2 && !parameter.trainable && parameter.name.ends_with(".weight") && unit > 0)
+        names.push_back(parameter.name.substr(0, parameter.name.size() - 7));
+  return names;
+}
+
+}  // namespace
+
+void write_adapter(const std::filesystem::path& folder, const adapters::LoraConfig& lora, const std::string& base_model,
+                   fsdp::ShardedModel& shards, comm::Communicator& communicator) {
+  const std::vector<FullTensor> tensors = gather_trained(shards, communicator, at::kFloat);
+  comm::agree(communicator, [&] {
+    if (communicator.rank() != 0) return;
+    std::vector<io::TensorView> views;
+    for (const FullTensor& tensor : tensors) views.push_back(tensor.view(adapters::peft_name(tensor.name)));
+    io::write_safetensors(folder / "adapter_model.safetensors", views, {{"format", "pt"}});
+    io::write_file_atomic(folder / "adapter_config.json", adapter_config(lora, base_model, linear_names(shards)).dump(2) + "\n");
+  });
+}
+
+}  // namespace shardtune::exporting

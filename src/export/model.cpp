@@ -1,0 +1,58 @@
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "full_tensors.h"
+#include "shardtune/comm/agree.h"
+#include "shardtune/core/error.h"
+#include "shardtune/export/export.h"
+#include "shardtune/io/files.h"
+#include "shardtune/io/json.h"
+
+namespace shardtune::exporting {
+namespace {
+
+void copy_if_there(const std::filesystem::path& from, const std::filesystem::path& to) {
+  if (std::filesystem::exists(from)) io::write_file_atomic(to, io::read_text_file(from, ErrorClass::kBadModel));
+}
+
+/// config.json with the type that the weights now have, in whichever spelling the file uses.
+void write_config(const std::filesystem::path& base_folder, const std::filesystem::path& folder, at::ScalarType type) {
+  nlohmann::ordered_json config =
+      nlohmann::ordered_json::parse(io::read_text_file(base_folder / "config.json", ErrorClass::kBadModel, 1 << 20));
+  const char* name = type == at::kBFloat16 ? "bfloat16" : "float32";
+  for (const char* key : {"dtype", "torch_dtype"})
+    if (config.contains(key)) config[key] = name;
+  io::write_file_atomic(folder / "config.json", config.dump(2) + "\n");
+}
+
+}  // namespace
+
+void write_model(const std::filesystem::path& folder, const std::filesystem::path& base_folder, at::ScalarType type,
+                 fsdp::ShardedModel& shards, comm::Communicator& communicator) {
+  const std::vector<FullTensor> tensors = gather_trained(shards, communicator, type);
+  comm::agree(communicator, [&] {
+    if (communicator.rank() != 0) return;
+    std::vector<io::TensorView> views;
+    for (const FullTensor& tensor : tensors) views.push_back(tensor.view(tensor.name));
+    io::write_safetensors(folder / "model.safetensors", views, {{"format", "pt"}});
+    write_config(base_folder, folder, type);
+    copy_if_there(base_folder / "generation_config.json", folder / "generation_config.json");
+  });
+}
+
+void write_extras(const std::filesystem::path& folder, const std::filesystem::path& base_folder, bool adapter, const CardFacts& facts) {
+  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"})
+    copy_if_there(base_folder / name, folder / name);
+  std::string card = "---\n";
+  card += fmt::format("base_model: {}\n", nlohmann::json(facts.base_model).dump());
+  if (adapter) card += "library_name: peft\n";
+  card += fmt::format("tags:\n{}- shardtune\n---\n\n", adapter ? "- lora\n" : "");
+  card += fmt::format("# {} of {}\n\nTrained with shardtune on {} for {} steps; mean training loss {:.4f}.\n\n", adapter ? "LoRA adapter" : "Fine-tuned version",
+                      escape_control(facts.base_model), escape_control(facts.dataset), facts.steps, facts.final_loss);
+  card += "Options of the run:\n\n```\n" + facts.options_text + "```\n";
+  io::write_file_atomic(folder / "README.md", card);
+}
+
+}  // namespace shardtune::exporting

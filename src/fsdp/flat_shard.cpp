@@ -1,0 +1,45 @@
+#include "shardtune/fsdp/flat_shard.h"
+
+#include <ATen/ATen.h>
+
+namespace shardtune::fsdp {
+namespace {
+
+std::vector<std::size_t> slots_of(const model::UnitSpec& unit, bool trained) {
+  std::vector<std::size_t> slots;
+  for (std::size_t slot = 0; slot < unit.parameters.size(); ++slot)
+    if (unit.parameters[slot].trainable == trained && !unit.parameters[slot].borrowed) slots.push_back(slot);
+  return slots;
+}
+
+std::vector<std::int64_t> sizes_of(const model::UnitSpec& unit, const std::vector<std::size_t>& slots) {
+  std::vector<std::int64_t> sizes;
+  for (const std::size_t slot : slots) sizes.push_back(unit.parameters[slot].elements());
+  return sizes;
+}
+
+}  // namespace
+
+FlatShard::FlatShard(const model::UnitSpec& unit, bool trained, at::ScalarType type, std::int64_t rank, std::int64_t ranks)
+    : slots_(slots_of(unit, trained)),
+      layout_(sizes_of(unit, slots_), trained ? kTrainedGranule : kFrozenGranule, ranks),
+      ranges_(layout_.ranges(rank)),
+      local_(at::zeros({layout_.shard_elements()}, type)) {}
+
+void FlatShard::for_each_range(
+    const std::function<void(std::size_t, std::int64_t, std::int64_t, at::Tensor)>& visit) {
+  for_each_range_of(local_, visit);
+}
+
+void FlatShard::for_each_range_of(at::Tensor flat,
+                                  const std::function<void(std::size_t, std::int64_t, std::int64_t, at::Tensor)>& visit) {
+  for (const TensorRange& range : ranges_)
+    visit(slots_[range.tensor], range.begin, range.end, flat.narrow(0, range.flat_begin, range.end - range.begin));
+}
+
+void FlatShard::views(const at::Tensor& full, const model::UnitSpec& unit, std::vector<at::Tensor>& out) const {
+  for (std::size_t t = 0; t < slots_.size(); ++t)
+    out[slots_[t]] = full.narrow(0, layout_.offset(t), layout_.size(t)).view(unit.parameters[slots_[t]].shape);
+}
+
+}  // namespace shardtune::fsdp

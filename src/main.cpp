@@ -1,0 +1,66 @@
+// Parse, initialise, build, run, finish.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+
+#include "shardtune/comm/agree.h"
+#include "shardtune/comm/mpi.h"
+#include "shardtune/options/run_options.h"
+#include "shardtune/train/trainer.h"
+
+extern char** environ;
+
+namespace {
+
+using namespace shardtune;
+
+void print_error(const comm::Failure& failure) {
+  std::fputs(fmt::format("shardtune: error ({}): {}\n", error_class_name(failure.error_class), failure.message).c_str(), stderr);
+  std::fflush(stderr);
+}
+
+/// Under a launcher only the first process prints help.
+bool is_first_process() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
+    if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
+  return true;
+}
+
+int run(int argc, char** argv) {
+  options::ParseResult parsed;
+  std::exception_ptr parse_error;
+  try {
+    parsed = options::parse_options(argc, argv, environ);
+  } catch (...) {
+    parse_error = std::current_exception();
+  }
+  if (!parse_error && !parsed.help.empty()) {
+    if (is_first_process()) std::fputs(parsed.help.c_str(), stdout);
+    return 0;
+  }
+  comm::MpiSession session(&argc, &argv);
+  const auto communicator = comm::make_mpi_communicator();
+  try {
+    comm::agree(*communicator, [&] {
+      if (parse_error) std::rethrow_exception(parse_error);
+    });
+    train::train(parsed, *communicator);
+    return 0;
+  } catch (const comm::AgreedError& error) {
+    // Every rank is here: rank 0 speaks, all leave in order.
+    if (communicator->rank() == 0) print_error({error.error_class(), error.what()});
+    return error.exit_code();
+  } catch (...) {
+    // The others do not know: end the job, this rank's line is the cause.
+    comm::Failure failure = comm::current_failure();
+    failure.message = fmt::format("rank {} on {}: {}", communicator->rank(), comm::MpiSession::host_name(), failure.message);
+    print_error(failure);
+    comm::MpiSession::abort(failure.error_class == ErrorClass::kUsage ? 2 : 1);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return run(argc, argv); }

@@ -1,0 +1,161 @@
+#include "shardtune/model/config.h"
+
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <initializer_list>
+#include <nlohmann/json.hpp>
+#include <numbers>
+
+#include "shardtune/core/error.h"
+#include "shardtune/io/json.h"
+
+namespace shardtune::model {
+namespace {
+
+using nlohmann::json;
+
+/// Checked access to config.json; every message names the file and the key.
+class Reader {
+ public:
+  Reader(const json& object, std::string where) : object_(object), where_(std::move(where)) {
+    if (!object.is_object()) fail(ErrorClass::kBadModel, "{}: expected a JSON object", where_);
+  }
+
+  bool has(const char* key) const { return object_.contains(key) && !object_[key].is_null(); }
+  const json& at(const char* key) const { return object_[key]; }
+  const std::string& where() const { return where_; }
+
+  std::int64_t integer(const char* key, std::int64_t low, std::int64_t high) const {
+    if (!has(key)) fail(ErrorClass::kBadModel, "{}: '{}' is missing", where_, key);
+    const json& value = object_[key];
+    if (!value.is_number_integer() || value.get<double>() < static_cast<double>(low) || value.get<double>() > static_cast<double>(high))
+      fail(ErrorClass::kBadModel, "{}: '{}' is {}, expected an integer from {} to {}", where_, key, value.dump(), low, high);
+    return value.get<std::int64_t>();
+  }
+  std::int64_t integer_or(const char* key, std::int64_t low, std::int64_t high, std::int64_t otherwise) const {
+    return has(key) ? integer(key, low, high) : otherwise;
+  }
+  double number(const char* key) const {
+    if (!has(key)) fail(ErrorClass::kBadModel, "{}: '{}' is missing", where_, key);
+    const json& value = object_[key];
+    if (!value.is_number() || !(value.get<double>() > 0) || !std::isfinite(value.get<double>()))
+      fail(ErrorClass::kBadModel, "{}: '{}' is {}, expected a number above 0", where_, key, value.dump());
+    return value.get<double>();
+  }
+  double number_or(const char* key, double otherwise) const { return has(key) ? number(key) : otherwise; }
+  bool boolean_or(const char* key, bool otherwise) const {
+    if (!has(key)) return otherwise;
+    if (!object_[key].is_boolean()) fail(ErrorClass::kBadModel, "{}: '{}' is {}, expected true or false", where_, key, object_[key].dump());
+    return object_[key].get<bool>();
+  }
+  std::string text_or(const char* key, const std::string& otherwise) const {
+    if (!has(key)) return otherwise;
+    if (!object_[key].is_string()) fail(ErrorClass::kBadModel, "{}: '{}' is {}, expected text", where_, key, object_[key].dump());
+    return object_[key].get<std::string>();
+  }
+
+ private:
+  const json& object_;
+  std::string where_;
+};
+
+void check_architecture(const Reader& config) {
+  const std::string type = config.text_or("model_type", "");
+  std::string architecture = type == "llama" ? "LlamaForCausalLM" : "";
+  if (config.has("architectures")) {
+    const json& list = config.at("architectures");
+    if (!list.is_array() || list.empty() || !list[0].is_string())
+      fail(ErrorClass::kBadModel, "{}: 'architectures' is {}, expected a list of names", config.where(), list.dump());
+    architecture = list[0].get<std::string>();
+  }
+  if (architecture != "LlamaForCausalLM" || (!type.empty() && type != "llama"))
+    fail(ErrorClass::kBadModel, "{}: architecture '{}' (model_type '{}') is not supported; this program trains LlamaForCausalLM",
+         config.where(), architecture, type);
+  for (const char* bias : {"attention_bias", "mlp_bias"})
+    if (config.boolean_or(bias, false))
+      fail(ErrorClass::kBadModel, "{}: '{}' is true; linear layers with a bias are not supported", config.where(), bias);
+  const std::string activation = config.text_or("hidden_act", "silu");
+  if (activation != "silu")
+    fail(ErrorClass::kBadModel, "{}: hidden_act '{}' is not supported, only silu", config.where(), activation);
+}
+
+RotaryConfig read_rotary(const Reader& config) {
+  RotaryConfig rotary;
+  const bool new_spelling = config.has("rope_parameters");
+  rotary.theta = config.number_or("rope_theta", 10000.0);
+  const char* key = new_spelling ? "rope_parameters" : "rope_scaling";
+  if (!config.has(key)) return rotary;
+  const Reader rope(config.at(key), config.where() + " " + key);
+  rotary.theta = rope.number_or("rope_theta", rotary.theta);
+  rotary.type = rope.text_or("rope_type", rope.text_or("type", "default"));
+  if (rotary.type == "default") return rotary;
+  if (rotary.type != "llama3")
+    fail(ErrorClass::kBadModel, "{}: rope type '{}' is not supported; known types: default, llama3", rope.where(), rotary.type);
+  rotary.factor = rope.number("factor");
+  rotary.low_freq_factor = rope.number("low_freq_factor");
+  rotary.high_freq_factor = rope.number("high_freq_factor");
+  rotary.original_length = rope.integer("original_max_position_embeddings", 1, 1ll << 40);
+  if (rotary.high_freq_factor <= rotary.low_freq_factor)
+    fail(ErrorClass::kBadModel, "{}: high_freq_factor {} must be above low_freq_factor {}", rope.where(), rotary.high_freq_factor,
+         rotary.low_freq_factor);
+  return rotary;
+}
+
+Dtype read_dtype(const Reader& config) {
+  std::string name = config.text_or("dtype", config.text_or("torch_dtype", "float32"));
+  if (name.starts_with("torch.")) name = name.substr(6);
+  if (name == "float32") return Dtype::kF32;
+  if (name == "bfloat16") return Dtype::kBF16;
+  if (name == "float16") return Dtype::kF16;
+  fail(ErrorClass::kBadModel, "{}: dtype '{}' is not one of float32, bfloat16, float16", config.where(), name);
+}
+
+}  // namespace
+
+ModelConfig read_config(const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / "config.json";
+  if (!std::filesystem::is_directory(folder))
+    fail(ErrorClass::kBadModel, "model folder '{}' does not exist (--model_name_or_path takes a local Hugging Face folder)", folder.string());
+  const json root = io::read_json_file(file, ErrorClass::kBadModel, {.max_bytes = 1ull << 20});
+  const Reader config(root, file.string());
+  check_architecture(config);
+  if (config.has("quantization_config"))
+    fail(ErrorClass::kBadModel, "{}: 'quantization_config': already quantised weights cannot be read; use the original model", file.string());
+  ModelConfig out;
+  out.vocab_size = config.integer("vocab_size", 1, 1 << 20);
+  out.hidden_size = config.integer("hidden_size", 1, 65536);
+  out.intermediate_size = config.integer("intermediate_size", 1, 1 << 20);
+  out.layers = config.integer("num_hidden_layers", 1, 1024);
+  out.heads = config.integer("num_attention_heads", 1, 1024);
+  out.kv_heads = config.integer_or("num_key_value_heads", 1, 1024, out.heads);
+  if (out.heads % out.kv_heads != 0)
+    fail(ErrorClass::kBadModel, "{}: {} attention heads cannot share {} key/value heads evenly", file.string(), out.heads, out.kv_heads);
+  if (!config.has("head_dim") && out.hidden_size % out.heads != 0)
+    fail(ErrorClass::kBadModel, "{}: hidden_size {} is not a multiple of {} heads and head_dim is missing", file.string(), out.hidden_size, out.heads);
+  out.head_dim = config.integer_or("head_dim", 2, 65536, out.hidden_size / out.heads);
+  if (out.head_dim % 2 != 0) fail(ErrorClass::kBadModel, "{}: head_dim {} is odd", file.string(), out.head_dim);
+  out.max_positions = config.integer_or("max_position_embeddings", 1, 1ll << 40, 2048);
+  out.norm_epsilon = config.number_or("rms_norm_eps", 1e-6);
+  out.tied_embeddings = config.boolean_or("tie_word_embeddings", false);
+  out.dtype = read_dtype(config);
+  out.rotary = read_rotary(config);
+  return out;
+}
+
+std::vector<float> rotary_inverse_frequencies(const RotaryConfig& config, std::int64_t head_dim) {
+  std::vector<float> frequencies(static_cast<std::size_t>(head_dim / 2));
+  for (std::size_t i = 0; i < frequencies.size(); ++i) {
+    double frequency = std::pow(config.theta, -2.0 * static_cast<double>(i) / static_cast<double>(head_dim));
+    if (config.type == "llama3") {
+      const double turns = static_cast<double>(config.original_length) * frequency / (2 * std::numbers::pi);
+      const double share = (turns - config.low_freq_factor) / (config.high_freq_factor - config.low_freq_factor);
+      const double smooth = std::clamp(share, 0.0, 1.0);
+      frequency = (1 - smooth) * frequency / config.factor + smooth * frequency;
+    }
+    frequencies[i] = static_cast<float>(frequency);
+  }
+  return frequencies;
+}
+
+}  // namespace shardtune::model

@@ -1,0 +1,54 @@
+#include "shardtune/model/linear.h"
+
+#include <ATen/ATen.h>
+
+#include "shardtune/core/ops.h"
+
+namespace shardtune::model {
+
+std::int64_t Parameter::elements() const {
+  std::int64_t count = 1;
+  for (const std::int64_t size : shape) count *= size;
+  return count;
+}
+
+namespace {
+
+class DenseLinearGroup : public LinearGroup {
+ public:
+  DenseLinearGroup(UnitSpec& unit, const std::vector<LinearSpec>& linears, bool trainable) {
+    for (const LinearSpec& linear : linears)
+      slots_.push_back(unit.add({.name = linear.module + ".weight", .shape = {linear.out, linear.in}, .trainable = trainable}));
+  }
+
+  std::vector<at::Tensor> forward(const at::Tensor& x, const UnitTensors& unit, const StepContext&) const override {
+    std::vector<at::Tensor> outputs;
+    for (const std::size_t slot : slots_) outputs.push_back(ops::linear(x, unit.weights[slot].to(x.scalar_type())));
+    return outputs;
+  }
+
+  at::Tensor backward(const at::Tensor& x, std::span<const at::Tensor> gradients, UnitTensors& unit,
+                      const StepContext&) const override {
+    at::Tensor result;
+    for (std::size_t i = 0; i < slots_.size(); ++i) {
+      at::Tensor part = ops::matmul(gradients[i], unit.weights[slots_[i]].to(x.scalar_type()));
+      result = result.defined() ? result.add_(part) : part;
+      at::Tensor& sink = unit.gradients[slots_[i]];
+      if (sink.defined()) ops::add_weight_gradient(sink, gradients[i], x);
+    }
+    return result;
+  }
+
+ private:
+  std::vector<std::size_t> slots_;
+};
+
+}  // namespace
+
+LinearGroupFactory dense_linear_factory(bool trainable) {
+  return [trainable](UnitSpec& unit, const std::vector<LinearSpec>& linears) {
+    return std::make_unique<DenseLinearGroup>(unit, linears, trainable);
+  };
+}
+
+}  // namespace shardtune::model

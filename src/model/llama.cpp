@@ -1,0 +1,122 @@
+#include "shardtune/model/llama.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace shardtune::model {
+
+RotaryTable::RotaryTable(const ModelConfig& config, at::ScalarType type)
+    : inverse_frequencies_(rotary_inverse_frequencies(config.rotary, config.head_dim)), type_(type) {}
+
+void RotaryTable::lookup(std::span<const std::int32_t> positions, StepContext& context) {
+  const auto half = static_cast<std::int64_t>(inverse_frequencies_.size());
+  const std::int64_t needed = positions.empty() ? 0 : *std::max_element(positions.begin(), positions.end()) + 1;
+  if (!cosine_.defined() || cosine_.size(0) < needed) {
+    at::Tensor cosine = at::empty({needed, half}, at::kFloat), sine = at::empty({needed, half}, at::kFloat);
+    auto *c = cosine.mutable_data_ptr<float>(), *s = sine.mutable_data_ptr<float>();
+    for (std::int64_t position = 0; position < needed; ++position)
+      for (std::int64_t i = 0; i < half; ++i) {
+        const float angle = static_cast<float>(position) * inverse_frequencies_[static_cast<std::size_t>(i)];
+        c[position * half + i] = static_cast<float>(std::cos(static_cast<double>(angle)));
+        s[position * half + i] = static_cast<float>(std::sin(static_cast<double>(angle)));
+      }
+    cosine_ = cosine.to(type_);
+    sine_ = sine.to(type_);
+  }
+  at::Tensor index = at::empty({static_cast<std::int64_t>(positions.size())}, at::kLong);
+  std::copy(positions.begin(), positions.end(), index.mutable_data_ptr<std::int64_t>());
+  context.cosine = at::index_select(cosine_, 0, index);
+  context.sine = at::index_select(sine_, 0, index);
+}
+
+LlamaModel::LlamaModel(const ModelConfig& config, const LinearGroupFactory& factory, bool train_base) : config_(config) {
+  const auto layer_count = static_cast<std::size_t>(config.layers);
+  units_.resize(layer_count + 2);
+  units_[0].name = "embedding";
+  units_[0].add({.name = "model.embed_tokens.weight", .shape = {config.vocab_size, config.hidden_size}, .trainable = train_base});
+  layers_.reserve(layer_count);
+  for (std::size_t i = 0; i < layer_count; ++i) {
+    units_[i + 1].name = fmt::format("layer {}", i);
+    layers_.emplace_back(config, static_cast<std::int64_t>(i), units_[i + 1], factory, train_base);
+  }
+  UnitSpec& head = units_[layer_count + 1];
+  head.name = "head";
+  head.add({.name = "model.norm.weight", .shape = {config.hidden_size}, .trainable = train_base, .decay = false});
+  head_ = factory(head, {{"lm_head", config.hidden_size, config.vocab_size, static_cast<std::uint32_t>(config.layers * 16)}});
+  head.parameters[kHeadSlot].borrowed = config.tied_embeddings;
+}
+
+at::Tensor LlamaModel::embed(const at::Tensor& ids, const UnitTensors& embedding, at::ScalarType type) const {
+  return ops::embedding(embedding.weights[kEmbeddingSlot], ids).to(type);
+}
+
+namespace {
+
+/// Elements of logits that one chunk of the loss may hold: 32 MB in fp32.
+constexpr std::int64_t kLossChunkElements = 8 << 20;
+
+/// The positions that have a target, as the head sees them.
+struct TargetRows {
+  at::Tensor where, classes;  ///< [n] int64
+  std::vector<std::int64_t> samples;
+  std::vector<std::int32_t> document_positions;
+
+  TargetRows(std::span<const std::int32_t> targets, const StepContext& context) {
+    const auto count = std::count_if(targets.begin(), targets.end(), [](std::int32_t t) { return t >= 0; });
+    where = at::empty({count}, at::kLong);
+    classes = at::empty({count}, at::kLong);
+    std::int64_t n = 0;
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+      if (targets[i] < 0) continue;
+      where.mutable_data_ptr<std::int64_t>()[n] = static_cast<std::int64_t>(i);
+      classes.mutable_data_ptr<std::int64_t>()[n++] = targets[i];
+      samples.push_back(context.samples[i]);
+      document_positions.push_back(context.document_positions[i]);
+    }
+  }
+
+  StepContext chunk(const StepContext& context, std::int64_t first, std::int64_t rows) const {
+    StepContext out = context;
+    out.samples = std::span(samples).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(rows));
+    out.document_positions =
+        std::span(document_positions).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(rows));
+    return out;
+  }
+};
+
+}  // namespace
+
+LlamaModel::LossResult LlamaModel::loss(const at::Tensor& x, std::span<const std::int32_t> targets, UnitTensors& head,
+                                        const StepContext& context, double scale, bool want_gradient) const {
+  const TargetRows rows(targets, context);
+  const at::Tensor norm = head.weights[kNormSlot].to(x.scalar_type());
+  at::Tensor* norm_sink = head.gradients[kNormSlot].defined() ? &head.gradients[kNormSlot] : nullptr;
+  LossResult result;
+  if (want_gradient) result.gradient = at::zeros_like(x);
+  const std::int64_t chunk = std::max<std::int64_t>(16, kLossChunkElements / config_.vocab_size);
+  for (std::int64_t first = 0; first < rows.where.size(0); first += chunk) {
+    const std::int64_t count = std::min(chunk, rows.where.size(0) - first);
+    const StepContext chunk_context = rows.chunk(context, first, count);
+    const at::Tensor positions = rows.where.narrow(0, first, count);
+    const at::Tensor hidden = at::index_select(x, 0, positions);
+    const at::Tensor normed = ops::rms_norm(hidden, norm, config_.norm_epsilon);
+    at::Tensor logits = head_->forward(normed, head, chunk_context)[0].to(at::kFloat);
+    result.loss_sum += ops::cross_entropy_in_place(logits, rows.classes.narrow(0, first, count), scale, want_gradient);
+    if (!want_gradient) continue;
+    const at::Tensor logit_gradient = logits.to(x.scalar_type());
+    const at::Tensor normed_gradient = head_->backward(normed, std::span(&logit_gradient, 1), head, chunk_context);
+    result.gradient.index_copy_(
+        0, positions, ops::rms_norm_backward(normed_gradient, hidden, norm, config_.norm_epsilon, norm_sink));
+  }
+  return result;
+}
+
+at::Tensor LlamaModel::logits(const at::Tensor& x, const UnitTensors& head) const {
+  const at::Tensor normed = ops::rms_norm(x, head.weights[kNormSlot].to(x.scalar_type()), config_.norm_epsilon);
+  return head_->forward(normed, head, StepContext{})[0].to(at::kFloat);
+}
+
+}  // namespace shardtune::model

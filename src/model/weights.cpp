@@ -1,0 +1,73 @@
+#include "shardtune/model/weights.h"
+
+#include <ATen/ATen.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "shardtune/core/error.h"
+#include "shardtune/core/ops.h"
+
+namespace shardtune::model {
+namespace {
+
+constexpr std::int64_t kBufferBytes = 16 << 20;
+
+bool is_weight_dtype(Dtype dtype) { return dtype == Dtype::kF32 || dtype == Dtype::kF16 || dtype == Dtype::kBF16; }
+
+void check_finite(const at::Tensor& values, const io::SafetensorsFolder& folder, const std::string& name, std::int64_t first) {
+  const at::Tensor finite = at::isfinite(values);
+  if (finite.all().item<bool>()) return;
+  const auto bad = at::argmin(finite.to(at::kByte)).item<std::int64_t>();
+  fail(ErrorClass::kBadModel, "{}: tensor '{}' holds a value that is not finite at element {}", folder.file_of(name).string(),
+       name, first + bad);
+}
+
+bool is_redundant(const std::string& name, bool tied) {
+  return name.ends_with("rotary_emb.inv_freq") || (tied && name == "lm_head.weight");
+}
+
+}  // namespace
+
+void read_elements(const io::SafetensorsFolder& folder, const std::string& name, std::int64_t first, at::Tensor out) {
+  const io::TensorInfo& info = folder.tensor(name);
+  const auto width = static_cast<std::int64_t>(dtype_bytes(info.dtype));
+  const std::int64_t total = out.numel(), piece = kBufferBytes / width;
+  at::Tensor flat = out.view({-1});
+  for (std::int64_t done = 0; done < total; done += piece) {
+    const std::int64_t count = std::min(piece, total - done);
+    at::Tensor buffer = at::empty({count}, ops::scalar_type(info.dtype));
+    auto* bytes = static_cast<std::byte*>(buffer.mutable_data_ptr());
+    folder.read(name, static_cast<std::uint64_t>((first + done) * width),
+                std::span(bytes, static_cast<std::size_t>(count * width)));
+    check_finite(buffer, folder, name, first + done);
+    flat.narrow(0, done, count).copy_(buffer);
+  }
+}
+
+void check_weights(const io::SafetensorsFolder& folder, const std::vector<UnitSpec>& units, bool tied_embeddings) {
+  std::set<std::string> known;
+  for (const UnitSpec& unit : units)
+    for (const Parameter& parameter : unit.parameters) {
+      if (parameter.initial != Initial::kBase || parameter.borrowed) continue;
+      known.insert(parameter.name);
+      if (!folder.contains(parameter.name))
+        fail(ErrorClass::kBadModel, "the model files hold no tensor '{}' (expected shape [{}])", parameter.name,
+             fmt::join(parameter.shape, ", "));
+      const io::TensorInfo& info = folder.tensor(parameter.name);
+      const std::string file = folder.file_of(parameter.name).string();
+      if (info.shape != parameter.shape)
+        fail(ErrorClass::kBadModel, "{}: tensor '{}' has shape [{}], config.json asks for [{}]", file, parameter.name,
+             fmt::join(info.shape, ", "), fmt::join(parameter.shape, ", "));
+      if (!is_weight_dtype(info.dtype))
+        fail(ErrorClass::kBadModel, "{}: tensor '{}' has dtype {}, expected F32, F16 or BF16", file, parameter.name,
+             dtype_name(info.dtype));
+    }
+  for (const std::string& name : folder.names())
+    if (!known.contains(name) && !is_redundant(name, tied_embeddings))
+      fail(ErrorClass::kBadModel, "{}: tensor '{}' is not part of the model that config.json describes",
+           folder.file_of(name).string(), name);
+}
+
+}  // namespace shardtune::model

@@ -1,0 +1,53 @@
+#include <algorithm>
+#include <cctype>
+
+#include "shardtune/core/error.h"
+#include "sources.h"
+
+namespace shardtune::options {
+namespace {
+
+constexpr std::string_view kPrefix = "SHARDTUNE_";
+
+bool is_tool_variable(std::string_view name) {
+  const auto& names = tool_variables();
+  return std::any_of(names.begin(), names.end(), [&](std::string_view pattern) {
+    return pattern.ends_with('*') ? name.starts_with(pattern.substr(0, pattern.size() - 1)) : name == pattern;
+  });
+}
+
+std::string changed_case(std::string_view text, int (*change)(int)) {
+  std::string out(text);
+  for (char& c : out) c = static_cast<char>(change(static_cast<unsigned char>(c)));
+  return out;
+}
+
+}  // namespace
+
+const std::vector<std::string_view>& tool_variables() {
+  static const std::vector<std::string_view> names = {"SHARDTUNE_LIBTORCH", "SHARDTUNE_CACHE", "SHARDTUNE_BINARY",
+                                                      "SHARDTUNE_DEMO_MODEL", "SHARDTUNE_TEST_*"};
+  return names;
+}
+
+std::vector<Given> read_environment(const char* const* environment) {
+  std::vector<Given> list;
+  for (; environment && *environment; ++environment) {
+    const std::string_view entry = *environment;
+    const std::string_view name = entry.substr(0, entry.find('='));
+    if (!name.starts_with(kPrefix) || name.size() == entry.size() || is_tool_variable(name)) continue;
+    const std::string_view suffix = name.substr(kPrefix.size());
+    const std::string place = fmt::format("environment variable {}", name);
+    const std::string option = changed_case(suffix, std::tolower);
+    // One spelling only: where SHARDTUNE_seed counted too, it could contradict SHARDTUNE_SEED.
+    if (find_option(option) && changed_case(suffix, std::toupper) != suffix) {
+      fail(ErrorClass::kUsage, "{}: unknown name; the variable of option {} is {}{}", place, option, kPrefix,
+           changed_case(option, std::toupper));
+    }
+    const OptionSpec& spec = known_option(option, Scope::kNotInFile, place, "");
+    add_once(list, Given{&spec, std::string(entry.substr(name.size() + 1)), "environment", place});
+  }
+  return list;
+}
+
+}  // namespace shardtune::options

@@ -1,0 +1,267 @@
+#include "option_table.h"
+
+#include <algorithm>
+
+#include "shardtune/core/error.h"
+
+namespace shardtune::options {
+namespace {
+
+using adapters::AdapterOptions;
+using data::DataOptions;
+using model::ModelOptions;
+using optim::OptimOptions;
+using train::TrainOptions;
+
+/// The slot of a member of one of the parts of RunOptions.
+template <typename Part, typename Value>
+std::function<Slot(RunOptions&)> in(Part RunOptions::*part, Value Part::*value) {
+  return [=](RunOptions& options) { return Slot(&(options.*part.*value)); };
+}
+
+template <typename Value>
+auto in_model(Value ModelOptions::*value) {
+  return in(&RunOptions::model, value);
+}
+template <typename Value>
+auto in_data(Value DataOptions::*value) {
+  return in(&RunOptions::data, value);
+}
+template <typename Value>
+auto in_adapter(Value AdapterOptions::*value) {
+  return in(&RunOptions::adapter, value);
+}
+template <typename Value>
+auto in_optim(Value OptimOptions::*value) {
+  return in(&RunOptions::optim, value);
+}
+template <typename Value>
+auto in_train(Value TrainOptions::*value) {
+  return in(&RunOptions::train, value);
+}
+
+// More steps, tokens or rows than any run has; a larger value is a slip of the finger.
+constexpr std::uint64_t kMaxSteps = 1'000'000'000;
+constexpr std::uint64_t kMaxTokens = 16'777'216;
+constexpr std::uint64_t kMaxRows = 65'536;
+constexpr NumberRange kPositive{.above_min = true};
+constexpr NumberRange kNotNegative{};
+constexpr NumberRange kShare{.min = 0, .max = 1, .below_max = true};
+
+using Rows = std::vector<OptionSpec>;
+
+OptionSpec required(OptionSpec spec) {
+  spec.required = true;
+  return spec;
+}
+OptionSpec only_with(const Needs& needs, OptionSpec spec) {
+  spec.needs = needs;
+  return spec;
+}
+/// Other tools, or older releases of the same, call it by these names.
+OptionSpec elsewhere(std::vector<std::string_view> names, OptionSpec spec) {
+  spec.older_names = std::move(names);
+  return spec;
+}
+OptionSpec limited_to(Scope scope, OptionSpec spec) {
+  spec.scope = scope;
+  return spec;
+}
+
+Rows general_rows() {
+  const std::string_view group = "General";
+  const auto config = [](RunOptions& options) { return Slot(&options.config); };
+  const auto nowhere = [](RunOptions&) { return Slot(); };
+  return {
+      limited_to(Scope::kNotInFile, {"config", group, "", Text{"FILE"}, config, "INI file with NAME = VALUE lines."}),
+      limited_to(Scope::kCommandLineOnly, {"help", group, "", Flag{}, nowhere, "Print this text and exit."}),
+      limited_to(Scope::kCommandLineOnly, {"version", group, "", Flag{}, nowhere, "Print the version and exit."}),
+  };
+}
+
+Rows model_rows() {
+  const std::string_view group = "Model";
+  return {
+      required({"model_name_or_path", group, "", Text{"FOLDER"}, in_model(&ModelOptions::model_name_or_path),
+                "Hugging Face model folder (config.json, safetensors files, tokenizer). Nothing is downloaded."}),
+      elsewhere({"torch_dtype"},
+                {"dtype", group, "", Choices{{"auto", "float32", "bfloat16"}}, in_model(&ModelOptions::dtype),
+                 "Storage and compute type of the base weights; auto takes the type of the files."}),
+      {"gradient_checkpointing", group, "", Flag{}, in_model(&ModelOptions::gradient_checkpointing),
+       "Compute the layers again in the backward pass instead of keeping their intermediate results: less memory, more "
+       "time."},
+  };
+}
+
+Rows data_rows() {
+  const std::string_view group = "Data";
+  return {
+      required({"dataset_name", group, "", Text{"PATH"}, in_data(&DataOptions::dataset_name),
+                "A .jsonl file, or a folder with one .jsonl file for each split."}),
+      {"dataset_train_split", group, "", Text{"NAME"}, in_data(&DataOptions::dataset_train_split),
+       "Training split: NAME.jsonl in the folder of dataset_name."},
+      {"dataset_test_split", group, "", Text{"NAME"}, in_data(&DataOptions::dataset_test_split),
+       "Evaluation split: NAME.jsonl in the folder of dataset_name."},
+      {"dataset_text_field", group, "", Text{"NAME"}, in_data(&DataOptions::dataset_text_field),
+       "Column of rows that hold plain text."},
+      {"chat_template_format", group, "", Choices{{"tokenizer", "chatml"}}, in_data(&DataOptions::chat_template_format),
+       "How conversations are written out: by the tokenizer's own template, or as plain ChatML."},
+      elsewhere({"max_seq_length"}, {"max_length", group, "tokens", IntegerRange{2, kMaxTokens},
+                                     in_data(&DataOptions::max_length), "Longest row."}),
+      {"packing", group, "", Flag{}, in_data(&DataOptions::packing), "Put several documents into one row."},
+      only_with(
+          {"packing", {"True"}},
+          {"packing_strategy", group, "", Choices{{"bfd", "wrapped"}}, in_data(&DataOptions::packing_strategy),
+           "bfd: best fit, a document is never split, and what exceeds max_length is cut off. wrapped: all tokens "
+           "in order, documents are split at row ends."}),
+      elsewhere({"shuffle_dataset"}, {"shuffle", group, "", Flag{}, in_data(&DataOptions::shuffle),
+                                      "Another order of the training rows in each epoch."}),
+      {"seed", group, "", IntegerRange{0, std::numeric_limits<std::uint64_t>::max()}, in_data(&DataOptions::seed),
+       "Seed of the row order, the new adapter weights and dropout."},
+  };
+}
+
+Rows adapter_rows() {
+  const std::string_view group = "Adapter";
+  const Needs lora{"use_peft_lora", {"True"}};
+  return {
+      elsewhere({"use_peft", "use_lora"},
+                {"use_peft_lora", group, "", Flag{}, in_adapter(&AdapterOptions::use_peft_lora),
+                 "Train LoRA adapters and leave the base weights as they are."}),
+      only_with(lora, {"lora_r", group, "", IntegerRange{1, 65'536}, in_adapter(&AdapterOptions::lora_r),
+                       "Rank of the adapters."}),
+      only_with(lora, {"lora_alpha", group, "", kPositive, in_adapter(&AdapterOptions::lora_alpha),
+                       "Numerator of the adapters' scale, lora_alpha / lora_r."}),
+      only_with(lora, {"lora_dropout", group, "", kShare, in_adapter(&AdapterOptions::lora_dropout),
+                       "Share of the adapters' inputs set to zero in training."}),
+      only_with(lora,
+                {"lora_target_modules", group, "", Text{"MODULES"}, in_adapter(&AdapterOptions::lora_target_modules),
+                 "Modules that get an adapter: all-linear, a comma-separated list of names, or one regular "
+                 "expression for the full name."}),
+      only_with(lora, {"use_rslora", group, "", Flag{}, in_adapter(&AdapterOptions::use_rslora),
+                       "Scale by lora_alpha / sqrt(lora_r) instead."}),
+      only_with(lora,
+                {"adapter_name_or_path", group, "", Text{"FOLDER"}, in_adapter(&AdapterOptions::adapter_name_or_path),
+                 "PEFT adapter folder to start from instead of new adapter weights."}),
+  };
+}
+
+Rows optimizer_rows() {
+  const std::string_view group = "Optimizer";
+  return {
+      elsewhere({"lr"}, {"learning_rate", group, "", kPositive, in_optim(&OptimOptions::learning_rate),
+                         "Peak learning rate of AdamW."}),
+      elsewhere(
+          {"lr_scheduler"},
+          {"lr_scheduler_type", group, "", Choices{{"linear", "cosine", "constant", "constant_with_warmup"}},
+           in_optim(&OptimOptions::lr_scheduler_type), "Course of the learning rate; linear and cosine end at 0."}),
+      elsewhere({"warmup_ratio"},
+                {"warmup_steps", group, "steps", NumberRange{.min = 0, .max = static_cast<double>(kMaxSteps)},
+                 in_optim(&OptimOptions::warmup_steps),
+                 "Steps of linear growth from 0 to learning_rate: a whole number, or below 1 a share of all steps."}),
+      {"weight_decay", group, "", kNotNegative, in_optim(&OptimOptions::weight_decay),
+       "Decoupled weight decay; norm weights and biases have none."},
+      {"max_grad_norm", group, "", kNotNegative, in_optim(&OptimOptions::max_grad_norm),
+       "Gradients are scaled down to this global norm; 0 turns it off."},
+      {"adam_beta1", group, "", kShare, in_optim(&OptimOptions::adam_beta1), "Decay of AdamW's first moment."},
+      {"adam_beta2", group, "", kShare, in_optim(&OptimOptions::adam_beta2), "Decay of AdamW's second moment."},
+      {"adam_epsilon", group, "", kPositive, in_optim(&OptimOptions::adam_epsilon),
+       "Added to the denominator of AdamW's update."},
+  };
+}
+
+Rows training_rows() {
+  const std::string_view group = "Training";
+  return {
+      elsewhere({"epochs", "num_epochs"},
+                {"num_train_epochs", group, "epochs", NumberRange{.min = 0, .max = 1e6, .above_min = true},
+                 in_train(&TrainOptions::num_train_epochs), "Passes over the training rows; fractions are possible."}),
+      {"max_steps", group, "steps", IntegerRange{1, kMaxSteps, -1}, in_train(&TrainOptions::max_steps),
+       "Optimizer steps of the run; wins over num_train_epochs. -1: num_train_epochs decides."},
+      elsewhere({"batch_size", "train_batch_size"},
+                {"per_device_train_batch_size", group, "rows", IntegerRange{1, kMaxRows},
+                 in_train(&TrainOptions::per_device_train_batch_size), "Rows of one micro-batch on each rank."}),
+      {"gradient_accumulation_steps", group, "micro-batches", IntegerRange{1, kMaxRows},
+       in_train(&TrainOptions::gradient_accumulation_steps), "Micro-batches of each rank in one optimizer step."},
+  };
+}
+
+Rows evaluation_rows() {
+  const std::string_view group = "Evaluation and logging";
+  return {
+      {"logging_steps", group, "steps", IntegerRange{1, kMaxSteps}, in_train(&TrainOptions::logging_steps),
+       "A line of training metrics every so many optimizer steps."},
+      elsewhere({"evaluation_strategy"}, {"eval_strategy", group, "", Choices{{"no", "steps", "epoch"}},
+                                          in_train(&TrainOptions::eval_strategy), "When to evaluate."}),
+      only_with({"eval_strategy", {"steps"}},
+                {"eval_steps", group, "steps", IntegerRange{0, kMaxSteps}, in_train(&TrainOptions::eval_steps),
+                 "Optimizer steps between evaluations; 0: as logging_steps."}),
+      {"eval_on_start", group, "", Flag{}, in_train(&TrainOptions::eval_on_start),
+       "Evaluate before the first step too, whatever eval_strategy says."},
+      elsewhere({"eval_batch_size"},
+                {"per_device_eval_batch_size", group, "rows", IntegerRange{1, kMaxRows},
+                 in_train(&TrainOptions::per_device_eval_batch_size), "Rows of one evaluation batch on each rank."}),
+  };
+}
+
+Rows output_rows() {
+  const std::string_view group = "Output and checkpoints";
+  return {
+      required({"output_dir", group, "", Text{"FOLDER"}, in_train(&TrainOptions::output_dir),
+                "Folder of the run: metrics, checkpoints and the trained weights."}),
+      {"overwrite_output_dir", group, "", Flag{}, in_train(&TrainOptions::overwrite_output_dir),
+       "Start anew in a folder that already holds a run."},
+      {"save_strategy", group, "", Choices{{"no", "steps", "epoch"}}, in_train(&TrainOptions::save_strategy),
+       "When to save a checkpoint."},
+      only_with({"save_strategy", {"steps"}},
+                {"save_steps", group, "steps", IntegerRange{1, kMaxSteps}, in_train(&TrainOptions::save_steps),
+                 "Optimizer steps between checkpoints."}),
+      only_with({"save_strategy", {"steps", "epoch"}},
+                {"save_total_limit", group, "checkpoints", IntegerRange{0, 1'000'000},
+                 in_train(&TrainOptions::save_total_limit),
+                 "Older checkpoints beyond this number are removed; 0 keeps all."}),
+      {"resume_from_checkpoint", group, "", PathOrFlag{}, in_train(&TrainOptions::resume_from_checkpoint),
+       "Go on from this checkpoint folder; True or the option alone: from the newest complete one in output_dir."},
+  };
+}
+
+}  // namespace
+
+const std::vector<OptionSpec>& option_table() {
+  static const Rows table = [] {
+    Rows all;
+    for (const auto rows : {general_rows, model_rows, data_rows, adapter_rows, optimizer_rows, training_rows,
+                            evaluation_rows, output_rows}) {
+      for (OptionSpec& row : rows()) all.push_back(std::move(row));
+    }
+    return all;
+  }();
+  return table;
+}
+
+const OptionSpec* find_option(std::string_view name) {
+  const auto& table = option_table();
+  const auto row = std::find_if(table.begin(), table.end(), [&](const OptionSpec& spec) { return spec.name == name; });
+  return row == table.end() ? nullptr : &*row;
+}
+
+std::string nearest_option(std::string_view unknown) {
+  std::vector<std::string_view> names;
+  for (const OptionSpec& spec : option_table()) {
+    names.push_back(spec.name);
+    names.insert(names.end(), spec.older_names.begin(), spec.older_names.end());
+  }
+  const std::string nearest = nearest_name(unknown, names);
+  for (const OptionSpec& spec : option_table()) {
+    if (std::find(spec.older_names.begin(), spec.older_names.end(), nearest) != spec.older_names.end())
+      return std::string(spec.name);
+  }
+  return nearest;
+}
+
+const std::vector<std::string_view>& commands() {
+  static const std::vector<std::string_view> names = {"train"};
+  return names;
+}
+
+}  // namespace shardtune::options

@@ -1,0 +1,68 @@
+#include "validate.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "shardtune/core/error.h"
+#include "value.h"
+
+namespace shardtune::options {
+namespace {
+
+/// Options whose Needs are not met would be ignored without a word.
+void check_needs(const Winners& winners, RunOptions& options) {
+  for (const OptionSpec& spec : option_table()) {
+    const auto given = winners.find(spec.name);
+    // An empty text ("adapter_name_or_path =") asks for nothing.
+    if (!spec.needs || given == winners.end() || given->second.value.empty()) continue;
+    const OptionSpec& other = *find_option(spec.needs->option);
+    const std::string value = value_text(other, options);
+    const auto& wanted = spec.needs->values;
+    if (std::find(wanted.begin(), wanted.end(), value) != wanted.end()) continue;
+    fail(ErrorClass::kUsage, "{}: option {} = {} does nothing while {} is {}; set {} to {}, or remove {}",
+         given->second.place, spec.name, given->second.value, other.name, value, other.name, fmt::join(wanted, " or "),
+         spec.name);
+  }
+}
+
+void check_warmup(const Winners& winners, const optim::OptimOptions& optim) {
+  const auto given = winners.find("warmup_steps");
+  if (given == winners.end()) return;
+  const std::string& place = given->second.place;
+  if (optim.warmup_steps >= 1 && optim.warmup_steps != std::floor(optim.warmup_steps)) {
+    fail(ErrorClass::kUsage,
+         "{}: option warmup_steps: '{}' is not allowed; expected a whole number of steps, or a share of all steps "
+         "below 1",
+         place, given->second.value);
+  }
+  if (optim.warmup_steps > 0 && optim.lr_scheduler_type == "constant") {
+    fail(ErrorClass::kUsage,
+         "{}: option warmup_steps = {} does nothing while lr_scheduler_type is constant; set lr_scheduler_type to "
+         "constant_with_warmup, or remove warmup_steps",
+         place, given->second.value);
+  }
+}
+
+}  // namespace
+
+void check_required(const Winners& winners) {
+  std::vector<std::string_view> missing;
+  for (const OptionSpec& spec : option_table())
+    if (spec.required && !winners.contains(spec.name)) missing.push_back(spec.name);
+  if (missing.empty()) return;
+  fail(ErrorClass::kUsage,
+       "required option{} missing: {}; give {} on the command line (--{} VALUE) or in the file of --config",
+       missing.size() > 1 ? "s" : "", fmt::join(missing, ", "), missing.size() > 1 ? "them" : "it", missing.front());
+}
+
+void check_combinations(const Winners& winners, RunOptions& options) {
+  check_needs(winners, options);
+  check_warmup(winners, options.optim);
+  if (options.train.overwrite_output_dir && !options.train.resume_from_checkpoint.empty()) {
+    fail(ErrorClass::kUsage,
+         "options resume_from_checkpoint ({}) and overwrite_output_dir ({}) contradict each other; remove one of them",
+         winners.at("resume_from_checkpoint").place, winners.at("overwrite_output_dir").place);
+  }
+}
+
+}  // namespace shardtune::options

@@ -1,0 +1,151 @@
+#include "value.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <utility>
+
+#include "shardtune/core/error.h"
+
+namespace shardtune::options {
+namespace {
+
+template <typename... Visitors>
+struct Overloaded : Visitors... {
+  using Visitors::operator()...;
+};
+template <typename... Visitors>
+Overloaded(Visitors...) -> Overloaded<Visitors...>;
+
+[[noreturn]] void refuse(const Given& given) {
+  std::string hint;
+  if (const auto* choices = std::get_if<Choices>(&given.spec->allowed)) {
+    const std::string nearest = nearest_name(given.value, choices->names);
+    if (!nearest.empty()) hint = fmt::format("; did you mean '{}'?", nearest);
+  }
+  fail(ErrorClass::kUsage, "{}: option {}: '{}' is not allowed; expected {}{}", given.place, given.spec->name,
+       given.value, allowed_text(*given.spec), hint);
+}
+
+/// The whole text as one number, or nothing.
+template <typename Number>
+std::optional<Number> parse_number(std::string_view text) {
+  Number number{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+template <typename Integer>
+Integer parse_integer(const Given& given) {
+  const auto& range = std::get<IntegerRange>(given.spec->allowed);
+  const auto number = parse_number<Integer>(given.value);
+  if (!number) refuse(given);
+  const bool inside = std::cmp_greater_equal(*number, range.min) && std::cmp_less_equal(*number, range.max);
+  if (!inside && !(range.also && std::cmp_equal(*number, *range.also))) refuse(given);
+  return *number;
+}
+
+double parse_real(const Given& given) {
+  const auto& range = std::get<NumberRange>(given.spec->allowed);
+  const auto number = parse_number<double>(given.value);
+  if (!number) refuse(given);
+  // nan fails every comparison and inf that with the upper bound, so both are refused here.
+  const bool above = range.above_min ? *number > range.min : *number >= range.min;
+  const bool below = range.below_max ? *number < range.max : *number <= range.max;
+  if (!above || !below) refuse(given);
+  return *number;
+}
+
+std::string parse_text(const Given& given) {
+  const OptionSpec& spec = *given.spec;
+  if (given.value.empty() && spec.required) refuse(given);
+  if (const auto* choices = std::get_if<Choices>(&spec.allowed)) {
+    if (std::find(choices->names.begin(), choices->names.end(), given.value) == choices->names.end()) refuse(given);
+    return given.value;
+  }
+  // Line breaks and broken UTF-8 in a name are slips of a script, and would garble logs and stored JSON.
+  if (escape_control(given.value) != given.value) refuse(given);
+  if (std::holds_alternative<PathOrFlag>(spec.allowed)) {
+    if (const auto word = parse_boolean(given.value)) return *word ? "true" : "";
+  }
+  RunOptions defaults;
+  if (given.value.empty() && !value_text(spec, defaults).empty()) refuse(given);
+  return given.value;
+}
+
+}  // namespace
+
+std::optional<bool> parse_boolean(std::string_view text) {
+  constexpr std::array<std::string_view, 4> kTrue = {"True", "true", "1", "yes"};
+  constexpr std::array<std::string_view, 4> kFalse = {"False", "false", "0", "no"};
+  if (std::find(kTrue.begin(), kTrue.end(), text) != kTrue.end()) return true;
+  if (std::find(kFalse.begin(), kFalse.end(), text) != kFalse.end()) return false;
+  return std::nullopt;
+}
+
+void assign(const Given& given, RunOptions& options) {
+  std::visit(Overloaded{
+                 [](std::monostate) {},
+                 [&](std::string* slot) { *slot = parse_text(given); },
+                 [&](std::int64_t* slot) { *slot = parse_integer<std::int64_t>(given); },
+                 [&](std::uint64_t* slot) { *slot = parse_integer<std::uint64_t>(given); },
+                 [&](double* slot) { *slot = parse_real(given); },
+                 [&](bool* slot) {
+                   const auto value = parse_boolean(given.value);
+                   if (!value) refuse(given);
+                   *slot = *value;
+                 },
+             },
+             given.spec->slot(options));
+}
+
+std::string value_text(const OptionSpec& spec, RunOptions& options) {
+  return std::visit(Overloaded{
+                        [](std::monostate) { return std::string(); }, [](const std::string* slot) { return *slot; },
+                        [](const bool* slot) { return std::string(*slot ? "True" : "False"); },
+                        [](const auto* slot) { return fmt::format("{}", *slot); },  // doubles: shortest exact form
+                    },
+                    spec.slot(options));
+}
+
+std::string allowed_text(const OptionSpec& spec) {
+  return std::visit(
+      Overloaded{
+          [&](const Text&) { return std::string(spec.required ? "text, not empty" : "text"); },
+          [](const PathOrFlag&) { return std::string("a folder, True or False"); },
+          [](const Flag&) { return std::string("True, true, 1, yes, False, false, 0 or no"); },
+          [](const Choices& choices) {
+            return fmt::format("{} or {}", fmt::join(choices.names.begin(), choices.names.end() - 1, ", "),
+                               choices.names.back());
+          },
+          [](const IntegerRange& range) {
+            return fmt::format("an integer from {} to {} in digits{}", range.min, range.max,
+                               range.also ? fmt::format(", or {}", *range.also) : "");
+          },
+          [](const NumberRange& range) {
+            const bool open = range.max == std::numeric_limits<double>::max();
+            return fmt::format("a finite number {} {}{}",
+                               range.above_min ? "above"
+                               : open          ? "not below"
+                                               : "from",
+                               range.min,
+                               open ? "" : fmt::format("{} {}", range.below_max ? " to below" : " to", range.max));
+          },
+      },
+      spec.allowed);
+}
+
+std::string_view placeholder(const OptionSpec& spec) {
+  return std::visit(Overloaded{
+                        [](const Text& text) { return text.placeholder; },
+                        [](const PathOrFlag&) { return std::string_view("[FOLDER]"); },
+                        [](const Flag&) { return std::string_view("[BOOLEAN]"); },
+                        [](const Choices&) { return std::string_view("NAME"); },
+                        [](const IntegerRange&) { return std::string_view("INTEGER"); },
+                        [](const NumberRange&) { return std::string_view("NUMBER"); },
+                    },
+                    spec.allowed);
+}
+
+}  // namespace shardtune::options

@@ -1,0 +1,75 @@
+#include "banner.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <cstdio>
+
+namespace shardtune::train {
+namespace {
+
+std::string describe_rows(const char* what, const std::vector<data::Row>& rows, const data::RowStatistics& s) {
+  std::string text = fmt::format("{}: {} rows from {} examples, {} tokens", what, rows.size(), s.examples, s.tokens_kept);
+  if (s.examples_cut > 0) text += fmt::format("; {} examples cut at --max_length, {} tokens dropped", s.examples_cut, s.tokens_dropped);
+  if (s.examples_without_target > 0) text += fmt::format("; {} rows hold no trained token and are left out", s.examples_without_target);
+  return text + "\n";
+}
+
+std::string describe_trained(const Run& run) {
+  std::int64_t trained = 0, total = 0, tensors = 0;
+  for (const auto& unit : run.model->units())
+    for (const auto& parameter : unit.parameters) {
+      if (parameter.borrowed) continue;
+      total += parameter.elements();
+      if (!parameter.trainable) continue;
+      trained += parameter.elements();
+      ++tensors;
+    }
+  std::string text;
+  if (run.lora) {
+    const auto& lora = *run.lora;
+    text = fmt::format("LoRA: r {}, alpha {}, scale {:.6g}, dropout {}, on {} modules: {}\n", lora.rank, lora.alpha, lora.scaling(), lora.dropout,
+                       lora.modules.size(), fmt::join(lora.modules, " "));
+  }
+  return text + fmt::format("trained: {} of {} weights ({:.4f} %) in {} tensors\n", trained, total,
+                            100.0 * static_cast<double>(trained) / static_cast<double>(total), tensors);
+}
+
+}  // namespace
+
+void print_banner(const Run& run, const options::ParseResult& parsed) {
+  std::string text = options::format_effective(parsed.effective);
+  text += fmt::format("ranks: {} over MPI, {} threads each; full sharding; base in {}\n", run.communicator->size(), at::get_num_threads(),
+                      run.base_type == at::kBFloat16 ? "bfloat16" : "float32");
+  text += fmt::format("model: {} layers, width {}, {} heads, {} key/value heads, vocabulary {}{}\n", run.config.layers, run.config.hidden_size,
+                      run.config.heads, run.config.kv_heads, run.config.vocab_size, run.config.tied_embeddings ? ", tied embeddings" : "");
+  text += describe_trained(run);
+  text += describe_rows("training data", run.train_rows, run.train_statistics);
+  if (!run.eval_rows.empty()) text += describe_rows("evaluation data", run.eval_rows, run.eval_statistics);
+  text += fmt::format("steps: {} ({} per epoch)\n", run.total_steps, run.steps_per_epoch);
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+std::vector<std::pair<std::string, std::string>> fixed_settings(const Run& run) {
+  const auto& data = run.options.data;
+  const auto& train = run.options.train;
+  return {{"dataset_name", data.dataset_name},
+          {"max_length", std::to_string(data.max_length)},
+          {"packing", data.packing ? data.packing_strategy : "False"},
+          {"shuffle", data.shuffle ? "True" : "False"},
+          {"seed", std::to_string(data.seed)},
+          {"per_device_train_batch_size", std::to_string(train.per_device_train_batch_size)},
+          {"gradient_accumulation_steps", std::to_string(train.gradient_accumulation_steps)},
+          {"number of training rows", std::to_string(run.train_rows.size())}};
+}
+
+std::string given_options(const options::ParseResult& parsed) {
+  std::string text;
+  for (const auto& option : parsed.effective)
+    if (option.source != "default") text += option.name + " = " + option.value + "\n";
+  return text;
+}
+
+}  // namespace shardtune::train

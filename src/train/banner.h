@@ -1,0 +1,19 @@
+#pragma once
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "shardtune/train/run.h"
+
+namespace shardtune::train {
+
+/// The start of the log: options, model, what is trained, data with everything that was cut or left out. Rank 0.
+void print_banner(const Run& run, const options::ParseResult& parsed);
+
+/// Settings that a resumed run must share: they decide which row comes when and what a step means.
+std::vector<std::pair<std::string, std::string>> fixed_settings(const Run& run);
+
+/// The options that did not keep their default, one "name = value" per line.
+std::string given_options(const options::ParseResult& parsed);
+
+}  // namespace shardtune::train

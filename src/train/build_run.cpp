@@ -1,0 +1,96 @@
+#include <cmath>
+
+#include "shardtune/adapters/peft_folder.h"
+#include "shardtune/comm/agree.h"
+#include "shardtune/core/error.h"
+#include "shardtune/core/ops.h"
+#include "shardtune/train/run.h"
+
+namespace shardtune::train {
+namespace {
+
+at::ScalarType base_type_of(const model::ModelOptions& options, const model::ModelConfig& config) {
+  if (options.dtype == "float32") return at::kFloat;
+  if (options.dtype == "bfloat16") return at::kBFloat16;
+  // auto: as the files. Half precision has too little range to train in without loss scaling.
+  if (config.dtype == Dtype::kF16)
+    fail(ErrorClass::kUsage, "--dtype auto: the model's files are float16, which this program does not compute in; give --dtype float32 or "
+         "bfloat16");
+  return ops::scalar_type(config.dtype);
+}
+
+std::vector<data::Row> read_rows(const options::RunOptions& options, const data::Tokenizer& tokenizer,
+                                 const model::ModelConfig& config, bool train, data::RowStatistics& statistics) {
+  const std::filesystem::path file = data::split_file(options.data, train);
+  if (file.empty()) return {};
+  const data::ChatRenderer renderer(tokenizer, options.data.chat_template_format);
+  const auto examples = data::read_examples(file, options.data, tokenizer, renderer, config.vocab_size);
+  return data::make_rows(examples, options.data, statistics);
+}
+
+void read_data(Run& run) {
+  const options::RunOptions& options = run.options;
+  const data::Tokenizer tokenizer = data::Tokenizer::load(options.model.model_name_or_path);
+  run.train_rows = read_rows(options, tokenizer, run.config, true, run.train_statistics);
+  const bool evaluates = options.train.eval_strategy != "no" || options.train.eval_on_start;
+  if (!evaluates) return;
+  run.eval_rows = read_rows(options, tokenizer, run.config, false, run.eval_statistics);
+  if (run.eval_rows.empty())
+    fail(ErrorClass::kBadData, "evaluation is asked for (--eval_strategy {}, --eval_on_start) but '{}' has no split '{}'",
+         options.train.eval_strategy, options.data.dataset_name, options.data.dataset_test_split);
+}
+
+void make_loaders(Run& run) {
+  const TrainOptions& train = run.options.train;
+  const std::int64_t ranks = run.communicator->size();
+  run.train_loader = std::make_unique<data::Loader>(static_cast<std::int64_t>(run.train_rows.size()), train.per_device_train_batch_size,
+                                                    ranks, train.gradient_accumulation_steps, run.options.data.shuffle,
+                                                    run.options.data.seed);
+  if (!run.eval_rows.empty())
+    run.eval_loader = std::make_unique<data::Loader>(static_cast<std::int64_t>(run.eval_rows.size()), train.per_device_eval_batch_size,
+                                                     ranks, 1, false, 0);
+  run.steps_per_epoch = run.train_loader->steps_per_epoch();
+  run.total_steps = total_step_count(train, run.steps_per_epoch);
+}
+
+void make_model(Run& run) {
+  if (run.options.adapter.use_peft_lora) {
+    run.lora = adapters::make_lora_config(run.options.adapter, run.config);
+    if (run.config.tied_embeddings && run.lora->modules.contains("lm_head"))
+      fail(ErrorClass::kUsage, "--lora_target_modules: lm_head is tied to the embedding in this model; an adapter on it is not supported");
+  }
+  const auto factory = run.lora ? adapters::lora_linear_factory(*run.lora) : model::dense_linear_factory(true);
+  run.model = std::make_unique<model::LlamaModel>(run.config, factory, /*train_base=*/!run.lora);
+}
+
+}  // namespace
+
+std::int64_t total_step_count(const TrainOptions& options, std::int64_t steps_per_epoch) {
+  if (options.max_steps > 0) return options.max_steps;
+  return static_cast<std::int64_t>(std::ceil(options.num_train_epochs * static_cast<double>(steps_per_epoch)));
+}
+
+std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communicator& communicator) {
+  auto run = std::make_unique<Run>();
+  run->options = options;
+  run->communicator = &communicator;
+  comm::agree(communicator, [&] {
+    run->config = model::read_config(options.model.model_name_or_path);
+    run->base_type = base_type_of(options.model, run->config);
+    make_model(*run);
+    read_data(*run);
+    make_loaders(*run);
+  });
+  comm::agree(communicator, [&] {
+    run->shards = std::make_unique<fsdp::ShardedModel>(run->model->units(), run->base_type, communicator);
+    load_weights(*run);
+    run->engine = std::make_unique<StepEngine>(*run->model, *run->shards,
+                                               StepSettings{.compute_type = run->base_type,
+                                                            .recompute = options.model.gradient_checkpointing,
+                                                            .seed = options.data.seed});
+    run->optimizer = std::make_unique<optim::AdamW>(options.optim, *run->shards);
+  });
+  return run;
+}
+
+}  // namespace shardtune::train

@@ -1,0 +1,58 @@
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "shardtune/adapters/peft_folder.h"
+#include "shardtune/core/philox.h"
+#include "shardtune/model/weights.h"
+#include "shardtune/train/run.h"
+
+namespace shardtune::train {
+namespace {
+
+/// FNV-1a: a stable number for a parameter's name.
+std::uint64_t name_hash(const std::string& name) {
+  std::uint64_t hash = 0xcbf29ce484222325ull;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
+  return hash;
+}
+
+/// Elements [begin, begin + n) of a uniform tensor in +-bound: each is a function of seed, name and its number, so every rank can
+/// make its own part.
+void fill_uniform(at::Tensor part, std::int64_t begin, const std::string& name, std::uint64_t seed, double bound) {
+  const std::uint64_t hash = name_hash(name);
+  auto* out = part.mutable_data_ptr<float>();
+  for (std::int64_t i = 0; i < part.numel(); ++i) {
+    const auto element = static_cast<std::uint64_t>(begin + i);
+    const auto words = philox4x32({static_cast<std::uint32_t>(element / 4), static_cast<std::uint32_t>((element / 4) >> 32),
+                                   static_cast<std::uint32_t>(hash), static_cast<std::uint32_t>(hash >> 32)},
+                                  seed);
+    const double unit = (static_cast<double>(words[element % 4]) + 0.5) / 4294967296.0;
+    out[i] = static_cast<float>((2 * unit - 1) * bound);
+  }
+}
+
+}  // namespace
+
+void load_weights(Run& run) {
+  const io::SafetensorsFolder base(run.options.model.model_name_or_path);
+  model::check_weights(base, run.model->units(), run.config.tied_embeddings);
+  std::optional<io::SafetensorsFolder> adapter;
+  if (run.lora && !run.options.adapter.adapter_name_or_path.empty()) {
+    adapter.emplace(run.options.adapter.adapter_name_or_path, "adapter_model");
+    adapters::check_adapter_weights(*adapter, run.model->units());
+  }
+  for (std::size_t unit = 0; unit < run.shards->units(); ++unit) {
+    const auto load = [&](std::size_t slot, std::int64_t begin, std::int64_t, const at::Tensor& part) {
+      const model::Parameter& parameter = run.shards->spec(unit).parameters[slot];
+      if (parameter.initial == model::Initial::kBase) model::read_elements(base, parameter.name, begin, part);
+      else if (adapter) model::read_elements(*adapter, adapters::peft_name(parameter.name), begin, part);
+      else if (parameter.initial == model::Initial::kLoraA)
+        fill_uniform(part, begin, parameter.name, run.options.data.seed, 1.0 / std::sqrt(static_cast<double>(parameter.shape[1])));
+    };
+    run.shards->frozen(unit).for_each_range(load);
+    run.shards->trained(unit).for_each_range(load);
+  }
+}
+
+}  // namespace shardtune::train

@@ -1,0 +1,48 @@
+#include "output_folder.h"
+
+#include <vector>
+
+#include "shardtune/checkpoint/checkpoint.h"
+#include "shardtune/core/error.h"
+#include "shardtune/io/files.h"
+
+namespace shardtune::train {
+namespace {
+
+/// What a run leaves in its folder.
+std::vector<std::filesystem::path> run_files(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> found;
+  for (const char* name : {"metrics.jsonl", "run_options.json", "adapter_model.safetensors", "adapter_config.json", "model.safetensors"})
+    if (std::filesystem::exists(folder / name)) found.push_back(folder / name);
+  if (!std::filesystem::is_directory(folder)) return found;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    if (entry.is_directory() && entry.path().filename().string().starts_with("checkpoint-")) found.push_back(entry.path());
+  return found;
+}
+
+}  // namespace
+
+void prepare_output_folder(const options::RunOptions& options) {
+  const std::filesystem::path folder = options.train.output_dir;
+  io::ensure_writable_folder(folder);
+  const auto found = run_files(folder);
+  if (found.empty() || !options.train.resume_from_checkpoint.empty()) return;
+  if (!options.train.overwrite_output_dir)
+    fail(ErrorClass::kBadStorage,
+         "--output_dir '{}' already holds a run ({}); give another folder, --resume_from_checkpoint to go on with it, or "
+         "--overwrite_output_dir to replace it",
+         folder.string(), found.front().filename().string());
+  for (const auto& path : found) std::filesystem::remove_all(path);
+}
+
+std::filesystem::path resolve_resume(const options::RunOptions& options) {
+  const std::string& wish = options.train.resume_from_checkpoint;
+  if (wish.empty()) return {};
+  if (wish != "true") return wish;
+  const auto newest = checkpoint::newest(options.train.output_dir);
+  if (!newest)
+    fail(ErrorClass::kBadCheckpoint, "--resume_from_checkpoint: no complete checkpoint-* folder in '{}'", options.train.output_dir);
+  return *newest;
+}
+
+}  // namespace shardtune::train

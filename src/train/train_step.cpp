@@ -1,0 +1,115 @@
+#include "shardtune/train/train_step.h"
+
+#include <ATen/ATen.h>
+
+#include <cmath>
+
+#include "shardtune/comm/agree.h"
+#include "shardtune/optim/schedule.h"
+
+namespace shardtune::train {
+namespace {
+
+struct Counts {
+  std::int64_t targets = 0, tokens = 0, failed = 0;
+};
+
+/// This rank's micro-batches, and the step's counts over all ranks. The one place where data can fail inside a step.
+Counts collect(Run& run, const data::LoaderPosition& position, std::vector<data::MicroBatch>& batches) {
+  const std::int64_t slots = run.train_loader->slots(position.step_in_epoch);
+  std::optional<comm::Failure> failure;
+  Counts local;
+  try {
+    for (std::int64_t slot = 0; slot < slots; ++slot) {
+      batches.push_back(data::collate(
+          run.train_rows, run.train_loader->rows(position.epoch, position.step_in_epoch, slot, run.communicator->rank())));
+      local.targets += batches.back().target_count;
+      local.tokens += static_cast<std::int64_t>(batches.back().ids.size());
+    }
+  } catch (...) {
+    failure = comm::current_failure();
+    local.failed = 1;
+  }
+  Counts all;
+  for (const Counts& rank : run.communicator->gather_values(local)) {
+    all.targets += rank.targets;
+    all.tokens += rank.tokens;
+    all.failed += rank.failed;
+  }
+  if (all.failed > 0) comm::agree_or_throw(*run.communicator, failure);
+  return all;
+}
+
+/// Micro-batch losses of all ranks added in the order of the global batch (slot by slot, rank by rank), so that the sum does not
+/// depend on how the batch was dealt.
+double sum_losses(comm::Communicator& communicator, const std::vector<double>& local) {
+  std::vector<double> all(local.size() * static_cast<std::size_t>(communicator.size()));
+  communicator.gather_control(std::as_bytes(std::span(local)), std::as_writable_bytes(std::span(all)));
+  double sum = 0;
+  for (std::size_t slot = 0; slot < local.size(); ++slot)
+    for (std::size_t rank = 0; rank < static_cast<std::size_t>(communicator.size()); ++rank) sum += all[rank * local.size() + slot];
+  return sum;
+}
+
+double global_norm(comm::Communicator& communicator, const std::vector<at::Tensor>& gradients) {
+  double sum = 0;
+  for (const double part : communicator.gather_values(optim::local_squared_norm(gradients))) sum += part;
+  return std::sqrt(sum);
+}
+
+void check_finite(double value, const char* what, std::int64_t step) {
+  if (!std::isfinite(value))
+    throw comm::AgreedError(ErrorClass::kNonFinite,
+                            fmt::format("{} of step {} is {}; stopped before the weights changed. Lower --learning_rate, or look at the "
+                                        "data of this step",
+                                        what, step + 1, value));
+}
+
+}  // namespace
+
+StepResult train_step(Run& run, const data::LoaderPosition& position, std::int64_t step) {
+  std::vector<data::MicroBatch> batches;
+  const Counts counts = collect(run, position, batches);
+  if (counts.targets == 0)
+    throw comm::AgreedError(ErrorClass::kBadData, fmt::format("step {} has no trained token: every label in it is ignored", step + 1));
+
+  StepResult result{.targets = counts.targets, .tokens = counts.tokens};
+  run.shards->clear_gradient_sums();
+  std::vector<double> losses;
+  for (const data::MicroBatch& batch : batches)
+    losses.push_back(run.engine->forward_backward(batch, step, 1.0 / static_cast<double>(counts.targets)));
+  result.loss = sum_losses(*run.communicator, losses) / static_cast<double>(counts.targets);
+
+  std::vector<at::Tensor> gradients(run.shards->units());
+  for (std::size_t unit = 0; unit < gradients.size(); ++unit)
+    if (!run.shards->trained(unit).empty()) gradients[unit] = run.shards->reduced_gradient(unit);
+  result.grad_norm = global_norm(*run.communicator, gradients);
+  check_finite(result.loss, "the loss", step);
+  check_finite(result.grad_norm, "the gradient norm", step);
+
+  result.learning_rate = optim::learning_rate_at(run.options.optim, step, run.total_steps);
+  run.optimizer->step(gradients, optim::clip_coefficient(result.grad_norm, run.options.optim.max_grad_norm), result.learning_rate);
+  return result;
+}
+
+EvalResult evaluate(Run& run) {
+  struct Sums {
+    double loss = 0;
+    std::int64_t targets = 0;
+  } local;
+  for (std::int64_t step = 0; step < run.eval_loader->steps_per_epoch(); ++step) {
+    const data::MicroBatch batch = data::collate(run.eval_rows, run.eval_loader->rows(0, step, 0, run.communicator->rank()));
+    local.loss += run.engine->evaluate(batch);
+    local.targets += batch.target_count;
+  }
+  EvalResult result;
+  for (const Sums& rank : run.communicator->gather_values(local)) {
+    result.loss += rank.loss;
+    result.targets += rank.targets;
+  }
+  if (result.targets == 0) throw comm::AgreedError(ErrorClass::kBadData, "the evaluation set has no target token");
+  result.loss /= static_cast<double>(result.targets);
+  return result;
+}
+
+}  // namespace shardtune::train

@@ -1,0 +1,189 @@
+#include "shardtune/train/trainer.h"
+
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+
+#include "banner.h"
+#include "output_folder.h"
+#include "shardtune/checkpoint/checkpoint.h"
+#include "shardtune/comm/agree.h"
+#include "shardtune/export/export.h"
+#include "shardtune/io/files.h"
+#include "shardtune/train/metrics.h"
+#include "shardtune/train/train_step.h"
+
+namespace shardtune::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+/// The loop over optimizer steps with what happens between them. One object per run.
+class Trainer {
+ public:
+  Trainer(Run& run, const options::ParseResult& parsed)
+      : run_(run), parsed_(parsed), options_(run.options.train), communicator_(*run.communicator) {
+    state_.fixed = fixed_settings(run);
+    if (communicator_.rank() == 0) writer_.emplace(options_.output_dir);
+  }
+
+  void resume(const std::filesystem::path& folder) {
+    state_ = checkpoint::load(folder, state_, *run_.shards, *run_.optimizer, communicator_);
+    say(fmt::format("resumed from {} at step {}", folder.string(), state_.step));
+    if (state_.step >= run_.total_steps)
+      throw comm::AgreedError(ErrorClass::kUsage, fmt::format("{} is at step {}, the run ends at step {}: nothing is left to train",
+                                                              folder.string(), state_.step, run_.total_steps));
+  }
+
+  void run() {
+    const auto start = Clock::now();
+    if (options_.eval_on_start && state_.step == 0) evaluate_now();
+    window_start_ = Clock::now();
+    const std::int64_t tokens_before = state_.num_tokens;
+    const double loss_before = state_.loss_sum;
+    const std::int64_t first = state_.step;
+    while (state_.step < run_.total_steps) one_step();
+    const double seconds = seconds_since(start);
+    FinalMetrics final{.step = state_.step, .epoch = epoch(), .train_runtime = seconds, .num_tokens = state_.num_tokens,
+                       .peak_rss_bytes = peak_of_ranks()};
+    final.train_loss = (state_.loss_sum - loss_before) / static_cast<double>(state_.step - first);
+    final.tokens_per_second = static_cast<double>(state_.num_tokens - tokens_before) / training_seconds_;
+    export_result(final);
+    if (writer_) writer_->finish(final);
+  }
+
+ private:
+  double epoch() const {
+    return static_cast<double>(state_.position.epoch) +
+           static_cast<double>(state_.position.step_in_epoch) / static_cast<double>(run_.steps_per_epoch);
+  }
+
+  void say(const std::string& text) const {
+    if (communicator_.rank() != 0) return;
+    std::fputs((text + "\n").c_str(), stdout);
+    std::fflush(stdout);
+  }
+
+  std::int64_t peak_of_ranks() {
+    const auto peaks = communicator_.gather_values(peak_rss_bytes());
+    return *std::max_element(peaks.begin(), peaks.end());
+  }
+
+  void one_step() {
+    const auto begin = Clock::now();
+    const StepResult result = train_step(run_, state_.position, state_.step);
+    training_seconds_ += seconds_since(begin);
+    ++state_.step;
+    ++steps_here_;
+    state_.loss_sum += result.loss;
+    state_.num_tokens += result.tokens;
+    window_loss_ += result.loss;
+    window_tokens_ += result.tokens;
+    ++window_steps_;
+    bool epoch_ended = false;
+    if (++state_.position.step_in_epoch == run_.steps_per_epoch) {
+      state_.position = {state_.position.epoch + 1, 0};
+      epoch_ended = true;
+    }
+    const bool last = state_.step == run_.total_steps;
+    if (state_.step % options_.logging_steps == 0 || last) log(result);
+    if (due(options_.eval_strategy, eval_steps(), epoch_ended, last)) evaluate_now();
+    if (due(options_.save_strategy, options_.save_steps, epoch_ended, last)) save();
+  }
+
+  std::int64_t eval_steps() const { return options_.eval_steps > 0 ? options_.eval_steps : options_.logging_steps; }
+
+  /// "epoch" also acts at the end of a run that --max_steps ends inside an epoch: its result would be lost otherwise.
+  bool due(const std::string& strategy, std::int64_t every, bool epoch_ended, bool last) const {
+    if (strategy == "steps") return state_.step % every == 0;
+    if (strategy == "epoch") return epoch_ended || last;
+    return false;
+  }
+
+  void log(const StepResult& result) {
+    TrainMetrics metrics{.step = state_.step,
+                         .total_steps = run_.total_steps,
+                         .epoch = epoch(),
+                         .loss = window_loss_ / static_cast<double>(window_steps_),
+                         .grad_norm = result.grad_norm,
+                         .learning_rate = result.learning_rate,
+                         .tokens_per_second = static_cast<double>(window_tokens_) / seconds_since(window_start_),
+                         .num_tokens = state_.num_tokens,
+                         .peak_rss_bytes = peak_of_ranks()};
+    metrics.seconds_left = training_seconds_ / static_cast<double>(steps_here_) * static_cast<double>(run_.total_steps - state_.step);
+    write([&] { writer_->train(metrics); });
+    window_loss_ = 0;
+    window_tokens_ = window_steps_ = 0;
+    window_start_ = Clock::now();
+  }
+
+  void evaluate_now() {
+    const auto start = Clock::now();
+    const EvalResult result = evaluate(run_);
+    write([&] { writer_->eval({state_.step, epoch(), result.loss, result.targets, seconds_since(start)}); });
+    window_start_ += Clock::now() - start;  // evaluation does not count as training time
+  }
+
+  void save() {
+    const auto start = Clock::now();
+    const auto folder = checkpoint::save(options_.output_dir, state_, *run_.shards, *run_.optimizer, communicator_);
+    write([&] { checkpoint::prune(options_.output_dir, options_.save_total_limit); });
+    say(fmt::format("saved {}", folder.string()));
+    window_start_ += Clock::now() - start;
+  }
+
+  /// Rank 0 writes; all ranks learn whether it worked.
+  void write(const std::function<void()>& action) {
+    comm::agree(communicator_, [&] {
+      if (communicator_.rank() == 0) action();
+    });
+  }
+
+  void export_result(const FinalMetrics& final) {
+    const std::filesystem::path folder = options_.output_dir, base = run_.options.model.model_name_or_path;
+    if (run_.lora) exporting::write_adapter(folder, *run_.lora, base.string(), *run_.shards, communicator_);
+    else exporting::write_model(folder, base, run_.base_type, *run_.shards, communicator_);
+    write([&] {
+      exporting::write_extras(folder, base, run_.lora.has_value(),
+                              {base.string(), run_.options.data.dataset_name, state_.step, final.train_loss, given_options(parsed_)});
+    });
+    say(fmt::format("wrote the {} to {}", run_.lora ? "adapter" : "model", folder.string()));
+  }
+
+  Run& run_;
+  const options::ParseResult& parsed_;
+  const TrainOptions& options_;
+  comm::Communicator& communicator_;
+  std::optional<MetricsWriter> writer_;
+  checkpoint::RunState state_;
+  Clock::time_point window_start_ = Clock::now();
+  double window_loss_ = 0, training_seconds_ = 0;
+  std::int64_t window_tokens_ = 0, window_steps_ = 0, steps_here_ = 0;
+};
+
+}  // namespace
+
+void train(const options::ParseResult& parsed, comm::Communicator& communicator) {
+  std::filesystem::path resume;
+  comm::agree(communicator, [&] {
+    if (communicator.rank() == 0) prepare_output_folder(parsed.options);
+  });
+  comm::agree(communicator, [&] { resume = resolve_resume(parsed.options); });
+  const std::unique_ptr<Run> run = build_run(parsed.options, communicator);
+  comm::agree(communicator, [&] {
+    if (communicator.rank() != 0) return;
+    print_banner(*run, parsed);
+    io::write_file_atomic(std::filesystem::path(parsed.options.train.output_dir) / "run_options.json",
+                          options::effective_as_json(parsed.effective));
+  });
+  Trainer trainer(*run, parsed);
+  if (!resume.empty()) trainer.resume(resume);
+  trainer.run();
+}
+
+}  // namespace shardtune::train

@@ -1,0 +1,94 @@
+#include "support.h"
+
+// Required options and options that contradict each other.
+namespace shardtune::options::test {
+namespace {
+
+TEST(Required, MissingOnesAreNamedTogether) {
+  EXPECT_TRUE(says(refusal({"train"}), {"model_name_or_path, dataset_name, output_dir"}));
+  EXPECT_TRUE(says(refusal({"train", "--dataset_name", "d"}), {"model_name_or_path, output_dir"}));
+  const std::string one = refusal({"train", "--dataset_name", "d", "--output_dir", "o"});
+  EXPECT_TRUE(says(one, {"model_name_or_path", "--model_name_or_path VALUE"}));
+  EXPECT_EQ(one.find("dataset_name"), std::string::npos) << one;
+}
+
+TEST(Required, MayComeFromAnyPlace) {
+  const TemporaryFile file("output_dir = o\n");
+  const auto options =
+      run({"train", "--config", file.path(), "--model_name_or_path", "m"}, {"SHARDTUNE_DATASET_NAME=d"}).options;
+  EXPECT_EQ(options.model.model_name_or_path, "m");
+  EXPECT_EQ(options.data.dataset_name, "d");
+  EXPECT_EQ(options.train.output_dir, "o");
+}
+
+TEST(Combination, LoraOptionsNeedUsePeftLora) {
+  const std::vector<Strings> cases = {{"--lora_r", "4"},
+                                      {"--lora_alpha", "4"},
+                                      {"--lora_dropout", "0"},
+                                      {"--lora_target_modules", "all-linear"},
+                                      {"--use_rslora"},
+                                      {"--use_rslora", "False"},
+                                      {"--adapter_name_or_path", "a"}};
+  for (const Strings& given : cases) {
+    EXPECT_TRUE(says(refusal(train(given)),
+                     {"command line", given[0].substr(2), "use_peft_lora is False", "set use_peft_lora to True"}));
+    Strings fixed = given;
+    fixed.push_back("--use_peft_lora");
+    EXPECT_NO_THROW(run(train(fixed)));
+  }
+  // The value of the default is an explicit wish all the same.
+  EXPECT_TRUE(says(refusal(train({"--lora_r", "8"})), {"lora_r"}));
+}
+
+TEST(Combination, TheOffendingPlaceIsNamed) {
+  const TemporaryFile file("use_peft_lora = True\nlora_r = 4\n");
+  EXPECT_TRUE(
+      says(refusal(train({"--config", file.path(), "--use_peft_lora", "False"})), {file.path() + ":2", "lora_r"}));
+  EXPECT_TRUE(says(refusal(train(), {"SHARDTUNE_LORA_R=4"}), {"environment variable SHARDTUNE_LORA_R"}));
+}
+
+TEST(Combination, PackingStrategyNeedsPacking) {
+  EXPECT_TRUE(says(refusal(train({"--packing_strategy", "bfd"})),
+                   {"packing_strategy", "packing is False", "set packing to True"}));
+  EXPECT_TRUE(says(refusal(train({"--packing_strategy", "bfd", "--packing", "no"})), {"packing_strategy"}));
+  EXPECT_NO_THROW(run(train({"--packing_strategy", "bfd", "--packing"})));
+}
+
+TEST(Combination, StepsNeedTheStrategy) {
+  EXPECT_TRUE(
+      says(refusal(train({"--eval_steps", "5"})), {"eval_steps", "eval_strategy is no", "set eval_strategy to steps"}));
+  EXPECT_TRUE(says(refusal(train({"--eval_steps", "5", "--eval_strategy", "epoch"})), {"eval_strategy is epoch"}));
+  EXPECT_NO_THROW(run(train({"--eval_steps", "5", "--eval_strategy", "steps"})));
+  EXPECT_TRUE(says(refusal(train({"--save_steps", "5", "--save_strategy", "epoch"})),
+                   {"save_steps", "set save_strategy to steps"}));
+  EXPECT_TRUE(says(refusal(train({"--save_steps", "5", "--save_strategy", "no"})), {"save_strategy is no"}));
+  EXPECT_NO_THROW(run(train({"--save_steps", "5", "--save_strategy", "steps"})));
+  EXPECT_TRUE(says(refusal(train({"--save_total_limit", "2", "--save_strategy", "no"})),
+                   {"save_total_limit", "steps or epoch"}));
+  EXPECT_NO_THROW(run(train({"--save_total_limit", "2", "--save_strategy", "epoch"})));
+}
+
+TEST(Combination, WarmupNeedsAScheduleThatHasOne) {
+  EXPECT_TRUE(says(refusal(train({"--warmup_steps", "5", "--lr_scheduler_type", "constant"})),
+                   {"warmup_steps", "lr_scheduler_type is constant", "constant_with_warmup"}));
+  EXPECT_NO_THROW(run(train({"--warmup_steps", "0", "--lr_scheduler_type", "constant"})));
+  EXPECT_NO_THROW(run(train({"--warmup_steps", "5", "--lr_scheduler_type", "constant_with_warmup"})));
+}
+
+TEST(Combination, MaxStepsAndEpochsGoTogether) {
+  const auto train_options = run(train({"--max_steps", "20", "--num_train_epochs", "2"})).options.train;
+  EXPECT_EQ(train_options.max_steps, 20);
+  EXPECT_EQ(train_options.num_train_epochs, 2.0);
+}
+
+TEST(Combination, ResumeAndOverwriteExcludeEachOther) {
+  EXPECT_TRUE(says(refusal(train({"--resume_from_checkpoint", "--overwrite_output_dir"})),
+                   {"resume_from_checkpoint", "overwrite_output_dir", "contradict"}));
+  EXPECT_TRUE(says(refusal(train({"--resume_from_checkpoint=c"}), {"SHARDTUNE_OVERWRITE_OUTPUT_DIR=True"}),
+                   {"environment variable SHARDTUNE_OVERWRITE_OUTPUT_DIR"}));
+  EXPECT_NO_THROW(run(train({"--resume_from_checkpoint", "False", "--overwrite_output_dir"})));
+  EXPECT_NO_THROW(run(train({"--resume_from_checkpoint", "c", "--overwrite_output_dir", "False"})));
+}
+
+}  // namespace
+}  // namespace shardtune::options::test

@@ -1,0 +1,108 @@
+#include <algorithm>
+#include <sstream>
+
+#include "support.h"
+
+// --help, --version and the page docs/options.md.
+namespace shardtune::options::test {
+namespace {
+
+const Strings kNames = {"model_name_or_path",
+                        "dtype",
+                        "dataset_name",
+                        "dataset_train_split",
+                        "dataset_test_split",
+                        "dataset_text_field",
+                        "chat_template_format",
+                        "seed",
+                        "max_length",
+                        "packing",
+                        "packing_strategy",
+                        "shuffle",
+                        "num_train_epochs",
+                        "max_steps",
+                        "per_device_train_batch_size",
+                        "per_device_eval_batch_size",
+                        "gradient_accumulation_steps",
+                        "learning_rate",
+                        "lr_scheduler_type",
+                        "warmup_steps",
+                        "weight_decay",
+                        "max_grad_norm",
+                        "adam_beta1",
+                        "adam_beta2",
+                        "adam_epsilon",
+                        "logging_steps",
+                        "eval_strategy",
+                        "eval_steps",
+                        "eval_on_start",
+                        "save_strategy",
+                        "save_steps",
+                        "save_total_limit",
+                        "output_dir",
+                        "overwrite_output_dir",
+                        "resume_from_checkpoint",
+                        "use_peft_lora",
+                        "lora_r",
+                        "lora_alpha",
+                        "lora_dropout",
+                        "lora_target_modules",
+                        "use_rslora",
+                        "adapter_name_or_path",
+                        "gradient_checkpointing",
+                        "config"};
+
+TEST(Help, EveryWayToAskGivesTheSameText) {
+  const std::string text = run({"--help"}).help;
+  ASSERT_FALSE(text.empty());
+  EXPECT_EQ(run({"train", "--help"}).help, text);
+  EXPECT_EQ(run({"train", "--packing", "--help", "--seed", "x"}).help, text) << "values are not looked at";
+  EXPECT_EQ(run(train({"--help", "False"})).help, "");
+  EXPECT_TRUE(says(refusal(train({"--help", "me"})), {"help", "'me'"}));
+}
+
+TEST(Help, NamesEveryOptionWithGroupsUnitsAndDefaults) {
+  const std::string text = run({"--help"}).help;
+  for (const auto& name : kNames) EXPECT_NE(text.find("  --" + name + " "), std::string::npos) << name;
+  EXPECT_TRUE(
+      says(text, {"mpirun -np 2 shardtune train --config", "\nAdapter\n", "\nOptimizer\n",
+                  "--max_length INTEGER  [tokens]", "Default: 1024.", "Required.", "Only with use_peft_lora = True."}));
+  for (const char* later : {"shardtune plan", "shardtune merge", "shardtune evaluate"})
+    EXPECT_EQ(text.find(later), std::string::npos) << later;
+}
+
+TEST(Help, FitsInto100Columns) {
+  std::istringstream lines(run({"--help"}).help);
+  int widest = 0;
+  for (std::string line; std::getline(lines, line);) {
+    EXPECT_LE(line.size(), 100u) << line;
+    widest = std::max(widest, static_cast<int>(line.size()));
+  }
+  EXPECT_GT(widest, 90) << "the width is used";
+}
+
+TEST(Help, Version) {
+  EXPECT_EQ(run({"--version"}).help, "shardtune " SHARDTUNE_VERSION "\n");
+  EXPECT_EQ(run({"train", "--version"}).help, run({"--version"}).help);
+}
+
+TEST(Effective, HasEveryOption) {
+  Strings listed;
+  for (const auto& option : run(train()).effective) listed.push_back(option.name);
+  Strings wanted = kNames;
+  std::sort(listed.begin(), listed.end());
+  std::sort(wanted.begin(), wanted.end());
+  EXPECT_EQ(listed, wanted);
+}
+
+TEST(Docs, OptionsPageIsWhatTheCodePrints) {
+  std::ifstream file(SHARDTUNE_SOURCE_DIR "/docs/options.md");
+  ASSERT_TRUE(file) << "docs/options.md is missing; write it with: build/shardtune help-markdown > docs/options.md";
+  std::ostringstream text;
+  text << file.rdbuf();
+  EXPECT_EQ(text.str(), run({"help-markdown"}).help)
+      << "docs/options.md is out of date; write it anew with: build/shardtune help-markdown > docs/options.md";
+}
+
+}  // namespace
+}  // namespace shardtune::options::test

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""Plants one fault at a time in the source and expects the tests to find it.
+
+mutations.json lists the faults: name, file, the exact old text (once in the file), the new text, the build target and the
+ctest pattern of the tests that must turn red. Each one is edited in, built, tested and taken out again; the file is
+restored, and the tests built from it once more, also after Ctrl-C. A fault that the tests do not see, one that does not
+compile and one whose text is not found are failures of the list.
+
+Usage: mutate.py [--list] [--only NAME] [--build build] [--jobs 2]
+"""
+import argparse
+import contextlib
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+LIST = ROOT / "tools" / "mutations.json"
+
+
+@contextlib.contextmanager
+def planted(mutation):
+    """The fault is in the file inside the block, and out of it afterwards, whatever ends the block."""
+    path = ROOT / mutation["file"]
+    original = path.read_bytes()
+    old, new = mutation["old"].encode(), mutation["new"].encode()
+    count = original.count(old)
+    if count != 1:
+        raise LookupError(f"its old text stands {count} times in {mutation['file']}, not once")
+    faulty = original.replace(old, new)
+    try:
+        path.write_bytes(faulty)
+        yield
+    finally:
+        # Somebody who edits the file meanwhile must not lose the work to our restoring.
+        if path.read_bytes() not in (faulty, original):
+            sys.exit(f"mutate.py: {path} was changed by someone else; the fault {mutation['name']} may still be in it")
+        path.write_bytes(original)
+
+
+def run(command):
+    return subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def build(options, target):
+    return run(["cmake", "--build", options.build, "--parallel", str(options.jobs), "--target", *target.split()])
+
+
+def test(options, pattern):
+    return run(["ctest", "--test-dir", options.build, "--no-tests=error", "-R", pattern, "-j", str(options.jobs)])
+
+
+def verdict(options, mutation):
+    """None when the tests found the fault, else what is wrong."""
+    target, pattern = mutation["target"], mutation["tests"]
+    if build(options, target).returncode != 0:
+        return "the tree does not build without the fault"
+    if test(options, pattern).returncode != 0:
+        return f"the tests '{pattern}' are red without the fault"
+    try:
+        with planted(mutation):
+            built = build(options, target)
+            if built.returncode != 0:
+                return "does not compile:\n" + built.stdout[-1500:]
+            found = test(options, pattern).returncode != 0
+    except LookupError as error:
+        return str(error)
+    finally:
+        build(options, target)  # no test program with the fault in it stays behind
+    return None if found else f"SURVIVED: the tests '{pattern}' stay green"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--list", action="store_true", help="print the faults and stop")
+    parser.add_argument("--only", help="this one alone")
+    parser.add_argument("--build", default="build", help="a configured build folder")
+    parser.add_argument("--jobs", type=int, default=2)
+    options = parser.parse_args()
+    mutations = json.loads(LIST.read_text(encoding="utf-8"))
+    if options.only:
+        mutations = [m for m in mutations if m["name"] == options.only]
+        if not mutations:
+            sys.exit(f"mutate.py: no fault is called '{options.only}'; see --list")
+    if options.list:
+        for mutation in mutations:
+            print(f"{mutation['name']:32} {mutation['file']:44} {mutation['tests']}")
+        return
+    # A polite kill restores the file, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    bad = 0
+    for mutation in mutations:
+        begin = time.monotonic()
+        problem = verdict(options, mutation)
+        bad += problem is not None
+        print(f"{mutation['name']:32} {problem or 'found'} ({time.monotonic() - begin:.0f} s)", flush=True)
+    print(f"{len(mutations) - bad} of {len(mutations)} faults found")
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# From a bare machine to a trained adapter: set-up, build, demo model and conversations, 20 LoRA steps on two ranks.
+# Prints the evaluation loss before and after, and where the adapter lies. A second run reuses everything but the
+# training output in runs/quickstart.
+#
+#   tools/quickstart.sh [train option...]     for example --max_steps 40
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+config=configs/smollm2_lora_quickstart.ini
+output=runs/quickstart
+
+check_two_ranks() {
+  local log
+  log=$(mpi 2 true 2>&1) || {
+    printf '%s\n' "$log" >&2
+    die "mpirun cannot start two processes on this machine, see above"
+  }
+}
+
+# show_result FILE: first and last evaluation loss of metrics.jsonl.
+show_result() {
+  python3 - "$1" "$output" <<'PYTHON'
+import json
+import pathlib
+import sys
+
+metrics, output = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+lines = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
+losses = [line["eval_loss"] for line in lines if "eval_loss" in line]
+if len(losses) < 2:
+    sys.exit(f"shardtune: {metrics} holds {len(losses)} evaluation losses; two are expected, before and after training")
+adapters = sorted(output.rglob("adapter_model.safetensors"), key=lambda path: len(path.parts))
+if not adapters:
+    sys.exit(f"shardtune: no adapter_model.safetensors below {output}")
+print(f"evaluation loss before training: {losses[0]:.4f}")
+print(f"evaluation loss after training:  {losses[-1]:.4f}")
+print(f"adapter: {adapters[0].parent}")
+if not losses[-1] < losses[0]:
+    sys.exit("shardtune: the evaluation loss did not fall")
+PYTHON
+}
+
+train() {
+  # --overwrite_output_dir: only the folder of an earlier quickstart.
+  mpi 2 build/shardtune train --config "$config" --output_dir "$output" --overwrite_output_dir True "$@"
+}
+
+phase "set-up" set_up
+phase "build" configure_and_build default shardtune
+phase "demo model and conversations" make_demo
+check_two_ranks
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+phase "training, 2 ranks" train "$@"
+show_phases
+show_result "$output/metrics.jsonl"

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Set-up, build and every test of this machine. What CI runs.
+#
+#   tools/run_tests.sh [ctest option...]      for example -L unit, or -R tokenizer
+set -euo pipefail
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+run_ctest() {
+  ctest --test-dir build --output-on-failure --no-tests=error -j "${SHARDTUNE_TEST_JOBS:-2}" "$@"
+}
+
+phase "set-up" set_up
+phase "demo model and conversations" make_demo
+export SHARDTUNE_DEMO_MODEL=$root/runs/demo/SmolLM2-135M-Instruct
+phase "build" configure_and_build default
+phase "tests" run_ctest "$@"
+show_phases
