@@ -35,9 +35,11 @@ set(SHARDTUNE_TEST_ENV "OMP_NUM_THREADS=1;MKL_NUM_THREADS=1;OMPI_ALLOW_RUN_AS_RO
 function(shardtune_test_target name)
   cmake_parse_arguments(ARG "TORCH" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE shardtune_flags GTest::gtest fmt::fmt-header-only ${ARG_DEPS})
+  target_link_libraries(${name} PRIVATE shardtune_flags GTest::gtest GTest::gmock fmt::fmt-header-only ${ARG_DEPS})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+  # -fPIC and not CMake's -fPIE for programs: the precompiled header was made with it.
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests POSITION_INDEPENDENT_CODE OFF)
+  target_compile_options(${name} PRIVATE -fPIC)
   if(ARG_TORCH)
     target_link_libraries(${name} PRIVATE shardtune::torch)
     target_precompile_headers(${name} REUSE_FROM shardtune_pch)

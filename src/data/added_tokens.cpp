@@ -48,7 +48,8 @@ void AddedTokens::Trie::insert(const std::string& content, std::int32_t token) {
   std::uint32_t at = 0;
   for (const char c : content) {
     auto& children = nodes[at].children;
-    const auto found = std::find_if(children.begin(), children.end(), [c](const auto& child) { return child.first == c; });
+    const auto found =
+        std::find_if(children.begin(), children.end(), [c](const auto& child) { return child.first == c; });
     if (found != children.end()) {
       at = found->second;
       continue;
@@ -66,7 +67,8 @@ std::int32_t AddedTokens::Trie::longest(std::string_view text) const {
   std::uint32_t at = 0;
   for (const char c : text) {
     const auto& children = nodes[at].children;
-    const auto found = std::find_if(children.begin(), children.end(), [c](const auto& child) { return child.first == c; });
+    const auto found =
+        std::find_if(children.begin(), children.end(), [c](const auto& child) { return child.first == c; });
     if (found == children.end()) break;
     at = found->second;
     if (nodes[at].token >= 0) best = nodes[at].token;
@@ -77,7 +79,8 @@ std::int32_t AddedTokens::Trie::longest(std::string_view text) const {
 AddedTokens::AddedTokens(const nlohmann::json& json, const std::string& where)
     : word_character_(Regex::from_pcre2(kWordCharacter, where)) {
   if (json.is_null()) return;
-  if (!json.is_array()) fail(ErrorClass::kBadModel, "{}: added_tokens must be a list, found {}", where, json.type_name());
+  if (!json.is_array())
+    fail(ErrorClass::kBadModel, "{}: added_tokens must be a list, found {}", where, json.type_name());
   std::set<std::int32_t> ids;
   std::set<std::string> contents;
   for (std::size_t i = 0; i < json.size(); ++i) {

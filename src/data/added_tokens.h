@@ -15,9 +15,9 @@ struct AddedToken {
   std::int32_t id = 0;
   std::string content;
   bool single_word = false;  ///< only where no word character touches it
-  bool lstrip = false;       ///< takes the white space before it
-  bool rstrip = false;       ///< takes the white space after it
-  bool normalized = false;   ///< searched only after the others
+  bool lstrip = false;  ///< takes the white space before it
+  bool rstrip = false;  ///< takes the white space after it
+  bool normalized = false;  ///< searched only after the others
   bool special = false;
 };
 

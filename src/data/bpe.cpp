@@ -29,7 +29,7 @@ struct Candidate {
 }  // namespace
 
 struct BpeModel::Symbol {
-  std::int32_t id;        ///< -1: merged into its left neighbour
+  std::int32_t id;  ///< -1: merged into its left neighbour
   std::int32_t previous;  ///< index, -1 at the ends
   std::int32_t next;
 };
@@ -58,13 +58,15 @@ std::vector<BpeModel::Symbol> BpeModel::first_symbols(std::string_view word) con
 }
 
 void BpeModel::merge_word(std::string_view word, std::vector<std::int32_t>& out) const {
-  if (word.size() >= 0x7FFFFFFF) fail(ErrorClass::kBadData, "a word of {} bytes is longer than 2^31 - 1; split the text", word.size());
+  if (word.size() >= 0x7FFFFFFF)
+    fail(ErrorClass::kBadData, "a word of {} bytes is longer than 2^31 - 1; split the text", word.size());
   std::vector<Symbol> symbols = first_symbols(word);
   std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> candidates;
   const auto note = [&](std::int32_t left) {
     const std::int32_t right = symbols[static_cast<std::size_t>(left)].next;
     if (right < 0) return;
-    const Merge* merge = find_merge(symbols[static_cast<std::size_t>(left)].id, symbols[static_cast<std::size_t>(right)].id);
+    const Merge* merge =
+        find_merge(symbols[static_cast<std::size_t>(left)].id, symbols[static_cast<std::size_t>(right)].id);
     if (merge != nullptr) candidates.push({merge->rank, left, merge->id});
   };
   for (std::size_t i = 0; i < symbols.size(); ++i) note(static_cast<std::int32_t>(i));

@@ -44,8 +44,8 @@ class BpeModel {
 
   std::unordered_map<std::string, std::int32_t> vocabulary_;
   std::unordered_map<std::string, std::int32_t> whole_words_;  ///< raw bytes; filled when merges may be skipped
-  std::array<std::int32_t, 256> byte_ids_{};                   ///< -1 where the vocabulary has no such byte
-  std::unordered_map<std::uint64_t, Merge> merges_;            ///< key: left id, right id
+  std::array<std::int32_t, 256> byte_ids_{};  ///< -1 where the vocabulary has no such byte
+  std::unordered_map<std::uint64_t, Merge> merges_;  ///< key: left id, right id
   std::optional<std::int32_t> unknown_id_;
   bool fuse_unknown_ = false;
   bool ignore_merges_ = false;

@@ -9,7 +9,8 @@ namespace shardtune::data {
 namespace {
 
 /// The two pieces of a merge, written "a b" or ["a", "b"].
-std::pair<std::string, std::string> merge_parts(const nlohmann::json& entry, std::size_t number, const std::string& where) {
+std::pair<std::string, std::string> merge_parts(const nlohmann::json& entry, std::size_t number,
+                                                const std::string& where) {
   if (entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string())
     return {entry[0].get<std::string>(), entry[1].get<std::string>()};
   if (entry.is_string()) {
@@ -36,9 +37,11 @@ BpeModel::BpeModel(const nlohmann::json& json, const std::unordered_set<std::str
 }
 
 void BpeModel::read_vocabulary(const nlohmann::json& json, const std::string& where) {
-  if (!json.is_object() || json.empty()) fail(ErrorClass::kBadModel, "{}: vocab must be an object with at least one piece", where);
+  if (!json.is_object() || json.empty())
+    fail(ErrorClass::kBadModel, "{}: vocab must be an object with at least one piece", where);
   vocabulary_.reserve(json.size());
-  for (const auto& [piece, id] : json.items()) vocabulary_.emplace(piece, need_token_id(id, fmt::format("{}: vocab '{}'", where, piece)));
+  for (const auto& [piece, id] : json.items())
+    vocabulary_.emplace(piece, need_token_id(id, fmt::format("{}: vocab '{}'", where, piece)));
   for (unsigned byte = 0; byte < 256; ++byte) {
     const auto found = vocabulary_.find(piece_of_byte(static_cast<unsigned char>(byte)));
     byte_ids_[byte] = found == vocabulary_.end() ? -1 : found->second;
@@ -48,7 +51,8 @@ void BpeModel::read_vocabulary(const nlohmann::json& json, const std::string& wh
 void BpeModel::read_settings(const nlohmann::json& json, const std::string& where) {
   const auto refuse_set = [&](const char* key) {
     const auto found = json.find(key);
-    if (found != json.end() && !found->is_null() && !(found->is_string() && found->get_ref<const std::string&>().empty()))
+    if (found != json.end() && !found->is_null() &&
+        !(found->is_string() && found->get_ref<const std::string&>().empty()))
       fail(ErrorClass::kBadModel, "{}: {} is set ({}), which this program does not follow", where, key, found->dump());
   };
   refuse_set("continuing_subword_prefix");
@@ -58,12 +62,14 @@ void BpeModel::read_settings(const nlohmann::json& json, const std::string& wher
     fail(ErrorClass::kBadModel, "{}: dropout is {}; token ids would be random", where, dropout->dump());
   const bool all_bytes = std::none_of(byte_ids_.begin(), byte_ids_.end(), [](std::int32_t id) { return id < 0; });
   if (flag_or(json, "byte_fallback", false, where) && !all_bytes)
-    fail(ErrorClass::kBadModel, "{}: byte_fallback is set and the vocabulary lacks bytes, which this program does not follow", where);
+    fail(ErrorClass::kBadModel,
+         "{}: byte_fallback is set and the vocabulary lacks bytes, which this program does not follow", where);
   const auto unknown = json.find("unk_token");
   if (unknown != json.end() && !unknown->is_null()) {
     const auto found = vocabulary_.find(need_string(json, "unk_token", where));
     if (found != vocabulary_.end()) unknown_id_ = found->second;
-    else if (!all_bytes) fail(ErrorClass::kBadModel, "{}: unk_token {} is not in the vocabulary", where, unknown->dump());
+    else if (!all_bytes)
+      fail(ErrorClass::kBadModel, "{}: unk_token {} is not in the vocabulary", where, unknown->dump());
   }
   fuse_unknown_ = flag_or(json, "fuse_unk", false, where);
   ignore_merges_ = flag_or(json, "ignore_merges", false, where);
@@ -80,11 +86,13 @@ void BpeModel::read_merges(const nlohmann::json& json, const std::string& where)
     const auto id_of = [&](const std::string& piece) {
       const auto found = vocabulary_.find(piece);
       if (found == vocabulary_.end())
-        fail(ErrorClass::kBadModel, "{}: merges entry {} ('{}' + '{}'): '{}' is not in the vocabulary", where, i + 1, left, right, piece);
+        fail(ErrorClass::kBadModel, "{}: merges entry {} ('{}' + '{}'): '{}' is not in the vocabulary", where, i + 1,
+             left, right, piece);
       return found->second;
     };
     const std::uint64_t key = static_cast<std::uint64_t>(id_of(left)) << 32 | static_cast<std::uint64_t>(id_of(right));
-    merges_[key] = {static_cast<std::int32_t>(i), id_of(left + right)};  // the last of equal pairs counts, as in the reference
+    merges_[key] = {static_cast<std::int32_t>(i),
+                    id_of(left + right)};  // the last of equal pairs counts, as in the reference
   }
 }
 
@@ -93,7 +101,8 @@ void BpeModel::require_merges(const std::unordered_set<std::string>& added, cons
   for (const auto& [piece, id] : vocabulary_) {
     const auto bytes = bytes_of_piece(piece);
     if (bytes && bytes->size() > 1 && added.count(piece) == 0)
-      fail(ErrorClass::kBadModel, "{}: merges is empty but the vocabulary holds merged pieces such as '{}'; the file is not whole", where,
+      fail(ErrorClass::kBadModel,
+           "{}: merges is empty but the vocabulary holds merged pieces such as '{}'; the file is not whole", where,
            piece);
   }
 }

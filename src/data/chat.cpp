@@ -55,7 +55,8 @@ ChatRenderer::ChatRenderer(const Tokenizer& tokenizer, const std::string& format
     fail(ErrorClass::kUsage, "--chat_template_format '{}' is not known; expected tokenizer or chatml", format);
   const std::string& text = tokenizer.chat_template();
   if (text.empty()) {
-    refusal_ = "the tokenizer has no chat template, but the data holds conversations; use --chat_template_format chatml";
+    refusal_ =
+        "the tokenizer has no chat template, but the data holds conversations; use --chat_template_format chatml";
     return;
   }
   const std::string form = canonical_template(text);
@@ -64,9 +65,10 @@ ChatRenderer::ChatRenderer(const Tokenizer& tokenizer, const std::string& format
     default_system_ = known.default_system;
     return;
   }
-  refusal_ = fmt::format("the tokenizer's chat template is not one of the built-in ones (ChatML, SmolLM2); it begins '{}'; use "
-                         "--chat_template_format chatml to train with plain ChatML, or render the conversations into a text column",
-                         first_line(text));
+  refusal_ = fmt::format(
+      "the tokenizer's chat template is not one of the built-in ones (ChatML, SmolLM2); it begins '{}'; use "
+      "--chat_template_format chatml to train with plain ChatML, or render the conversations into a text column",
+      first_line(text));
 }
 
 std::string ChatRenderer::render(const std::vector<Message>& messages, bool add_generation_prompt) const {

@@ -45,7 +45,8 @@ std::vector<std::string> tokens_of(std::string_view body) {
       tokens.emplace_back(body.substr(at, end - at));
       at = end;
     } else {
-      const bool two = at + 1 < body.size() && body[at + 1] == '=' && std::string_view("=!<>").find(c) != std::string_view::npos;
+      const bool two =
+          at + 1 < body.size() && body[at + 1] == '=' && std::string_view("=!<>").find(c) != std::string_view::npos;
       tokens.emplace_back(body.substr(at, two ? 2 : 1));
       at += two ? 2 : 1;
     }
@@ -130,7 +131,8 @@ std::string canonical_template(std::string_view text) {
     const bool end_dash = end > body && end < text.size() && text[end - 1] == '-';
     if (open != "{#") {
       std::string inside;
-      for (const std::string& token : simplify(tokens_of(text.substr(body, (end_dash ? end - 1 : end) - body)))) inside += '\x1F' + token;
+      for (const std::string& token : simplify(tokens_of(text.substr(body, (end_dash ? end - 1 : end) - body))))
+        inside += '\x1F' + token;
       append(out, open[1], inside);
     }
     at = end + 2 < text.size() ? end + 2 : text.size();

@@ -13,7 +13,8 @@ namespace {
 /// Turns the records of one file into examples; the file and line of the record at hand are in `where`.
 class ExampleReader {
  public:
-  ExampleReader(const DataOptions& options, const Tokenizer& tokenizer, const ChatRenderer& renderer, std::int64_t model_vocabulary)
+  ExampleReader(const DataOptions& options, const Tokenizer& tokenizer, const ChatRenderer& renderer,
+                std::int64_t model_vocabulary)
       : options_(options), tokenizer_(tokenizer), renderer_(renderer), model_vocabulary_(model_vocabulary) {}
 
   Example read(const nlohmann::json& record, const std::string& where) const {
@@ -22,13 +23,15 @@ class ExampleReader {
     Example example;
     if (record.contains("input_ids")) example = from_ids(record, where);
     else if (record.contains("messages")) example.ids = from_messages(record["messages"], where);
-    else if (record.contains(options_.dataset_text_field)) example.ids = from_text(record[options_.dataset_text_field], where);
+    else if (record.contains(options_.dataset_text_field))
+      example.ids = from_text(record[options_.dataset_text_field], where);
     else refuse_columns(record, where);
     if (example.labels.empty()) example.labels = example.ids;
     for (const std::int32_t id : example.ids)
       if (id >= model_vocabulary_)
-        fail(ErrorClass::kBadData, "{}: token id {} is outside the model's vocabulary of {} rows; use the model's own tokenizer", where,
-             id, model_vocabulary_);
+        fail(ErrorClass::kBadData,
+             "{}: token id {} is outside the model's vocabulary of {} rows; use the model's own tokenizer", where, id,
+             model_vocabulary_);
     return example;
   }
 
@@ -36,12 +39,15 @@ class ExampleReader {
   [[noreturn]] void refuse_columns(const nlohmann::json& record, const std::string& where) const {
     std::string names;
     for (const auto& [name, value] : record.items()) names += (names.empty() ? "'" : ", '") + name + "'";
-    fail(ErrorClass::kBadData, "{}: no known column; expected 'input_ids', 'messages' or the text column '{}' "
-         "(--dataset_text_field), found {}", where, options_.dataset_text_field, names.empty() ? "no column" : names);
+    fail(ErrorClass::kBadData,
+         "{}: no known column; expected 'input_ids', 'messages' or the text column '{}' "
+         "(--dataset_text_field), found {}",
+         where, options_.dataset_text_field, names.empty() ? "no column" : names);
   }
 
   static std::string text_of(const nlohmann::json& value, const char* what, const std::string& where) {
-    if (!value.is_string()) fail(ErrorClass::kBadData, "{}: {} must be a string, found {}", where, what, value.type_name());
+    if (!value.is_string())
+      fail(ErrorClass::kBadData, "{}: {} must be a string, found {}", where, what, value.type_name());
     return value.get<std::string>();
   }
 
@@ -76,8 +82,10 @@ class ExampleReader {
     }
   }
 
-  std::vector<std::int32_t> integers(const nlohmann::json& value, const char* column, bool allow_ignored, const std::string& where) const {
-    if (!value.is_array()) fail(ErrorClass::kBadData, "{}: '{}' must be a list, found {}", where, column, value.type_name());
+  std::vector<std::int32_t> integers(const nlohmann::json& value, const char* column, bool allow_ignored,
+                                     const std::string& where) const {
+    if (!value.is_array())
+      fail(ErrorClass::kBadData, "{}: '{}' must be a list, found {}", where, column, value.type_name());
     std::vector<std::int32_t> out;
     out.reserve(value.size());
     for (std::size_t i = 0; i < value.size(); ++i) {
@@ -85,8 +93,8 @@ class ExampleReader {
       const bool number = entry.is_number_integer();
       const std::int64_t id = number ? entry.get<std::int64_t>() : -1;
       if (!(number && allow_ignored && id == kIgnoredLabel) && (id < 0 || id >= model_vocabulary_))
-        fail(ErrorClass::kBadData, "{}: '{}' entry {} is {}; expected an id from 0 to {}{}", where, column, i + 1, entry.dump(),
-             model_vocabulary_ - 1, allow_ignored ? " or -100" : "");
+        fail(ErrorClass::kBadData, "{}: '{}' entry {} is {}; expected an id from 0 to {}{}", where, column, i + 1,
+             entry.dump(), model_vocabulary_ - 1, allow_ignored ? " or -100" : "");
       out.push_back(static_cast<std::int32_t>(id));
     }
     return out;
@@ -98,7 +106,8 @@ class ExampleReader {
     if (!record.contains("labels")) return example;
     example.labels = integers(record["labels"], "labels", true, where);
     if (example.labels.size() != example.ids.size())
-      fail(ErrorClass::kBadData, "{}: {} labels for {} input_ids; the two must have the same length (labels are not shifted)", where,
+      fail(ErrorClass::kBadData,
+           "{}: {} labels for {} input_ids; the two must have the same length (labels are not shifted)", where,
            example.labels.size(), example.ids.size());
     return example;
   }
@@ -113,8 +122,9 @@ bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") ==
 
 }  // namespace
 
-std::vector<Example> read_examples(const std::filesystem::path& file, const DataOptions& options, const Tokenizer& tokenizer,
-                                   const ChatRenderer& renderer, std::int64_t model_vocabulary) {
+std::vector<Example> read_examples(const std::filesystem::path& file, const DataOptions& options,
+                                   const Tokenizer& tokenizer, const ChatRenderer& renderer,
+                                   std::int64_t model_vocabulary) {
   const ExampleReader reader(options, tokenizer, renderer, model_vocabulary);
   std::vector<Example> examples;
   LineReader lines(file);
@@ -124,7 +134,10 @@ std::vector<Example> read_examples(const std::filesystem::path& file, const Data
     const std::size_t valid = utf8_error_offset(lines.line());
     if (valid != lines.line().size())
       fail(ErrorClass::kBadData, "{}: not UTF-8 at byte {} of the line; convert the file to UTF-8", where, valid + 1);
-    const io::JsonLimits limits{.max_bytes = LineReader::kMaxLineBytes, .max_depth = 64, .max_values = LineReader::kMaxLineBytes};
+    if (lines.line().starts_with("\xEF\xBB\xBF"))
+      fail(ErrorClass::kBadData, "{}: begins with a byte order mark; only the start of the file may have one", where);
+    const io::JsonLimits limits{
+        .max_bytes = LineReader::kMaxLineBytes, .max_depth = 64, .max_values = LineReader::kMaxLineBytes};
     examples.push_back(reader.read(io::parse_json(lines.line(), where, ErrorClass::kBadData, limits), where));
     examples.back().line = lines.number();
   }
@@ -134,14 +147,17 @@ std::vector<Example> read_examples(const std::filesystem::path& file, const Data
 
 std::filesystem::path split_file(const DataOptions& options, bool train) {
   const std::filesystem::path data(options.dataset_name);
-  if (options.dataset_name.empty()) fail(ErrorClass::kUsage, "--dataset_name is missing: a .jsonl file, or a folder with one per split");
-  if (!std::filesystem::exists(data)) fail(ErrorClass::kBadData, "{}: no such file or folder (--dataset_name)", data.string());
+  if (options.dataset_name.empty())
+    fail(ErrorClass::kUsage, "--dataset_name is missing: a .jsonl file, or a folder with one per split");
+  if (!std::filesystem::exists(data))
+    fail(ErrorClass::kBadData, "{}: no such file or folder (--dataset_name)", data.string());
   if (!std::filesystem::is_directory(data)) return train ? data : std::filesystem::path();
   const std::string& split = train ? options.dataset_train_split : options.dataset_test_split;
   const std::filesystem::path file = data / (split + ".jsonl");
   if (std::filesystem::exists(file)) return file;
-  if (train) fail(ErrorClass::kBadData, "{}: no such file; the folder must hold the training split (--dataset_train_split '{}')",
-                  file.string(), split);
+  if (train)
+    fail(ErrorClass::kBadData, "{}: no such file; the folder must hold the training split (--dataset_train_split '{}')",
+         file.string(), split);
   return {};
 }
 

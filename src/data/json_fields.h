@@ -16,7 +16,8 @@ inline const nlohmann::json& need(const nlohmann::json& object, const char* key,
 
 inline std::string need_string(const nlohmann::json& object, const char* key, const std::string& where) {
   const nlohmann::json& value = need(object, key, where);
-  if (!value.is_string()) fail(ErrorClass::kBadModel, "{}: field '{}' must be a string, found {}", where, key, value.type_name());
+  if (!value.is_string())
+    fail(ErrorClass::kBadModel, "{}: field '{}' must be a string, found {}", where, key, value.type_name());
   return value.get<std::string>();
 }
 
@@ -25,7 +26,8 @@ inline bool flag_or(const nlohmann::json& object, const char* key, bool otherwis
   if (!object.is_object()) fail(ErrorClass::kBadModel, "{}: expected an object, found {}", where, object.type_name());
   const auto found = object.find(key);
   if (found == object.end() || found->is_null()) return otherwise;
-  if (!found->is_boolean()) fail(ErrorClass::kBadModel, "{}: field '{}' must be true or false, found {}", where, key, found->type_name());
+  if (!found->is_boolean())
+    fail(ErrorClass::kBadModel, "{}: field '{}' must be true or false, found {}", where, key, found->type_name());
   return found->get<bool>();
 }
 
@@ -33,7 +35,8 @@ inline bool flag_or(const nlohmann::json& object, const char* key, bool otherwis
 inline std::int32_t need_token_id(const nlohmann::json& value, const std::string& where) {
   constexpr std::int64_t kLimit = 0x7FFFFFFF;
   if (!value.is_number_integer() || value.get<std::int64_t>() < 0 || value.get<std::int64_t>() >= kLimit)
-    fail(ErrorClass::kBadModel, "{}: a token id must be an integer from 0 to {}, found {}", where, kLimit - 1, value.dump());
+    fail(ErrorClass::kBadModel, "{}: a token id must be an integer from 0 to {}, found {}", where, kLimit - 1,
+         value.dump());
   return static_cast<std::int32_t>(value.get<std::int64_t>());
 }
 

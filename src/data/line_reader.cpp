@@ -40,7 +40,8 @@ bool LineReader::next() {
   while (end == std::string::npos) {
     searched = buffer_.size() - at_;
     if (searched > kMaxLineBytes)
-      fail(ErrorClass::kBadData, "{} line {}: longer than {} bytes; split the record", file_.string(), number_ + 1, kMaxLineBytes);
+      fail(ErrorClass::kBadData, "{} line {}: longer than {} bytes; split the record", file_.string(), number_ + 1,
+           kMaxLineBytes);
     if (!fill()) break;
     end = buffer_.find('\n', at_ + searched);
   }
@@ -48,8 +49,10 @@ bool LineReader::next() {
   line_ = std::string_view(buffer_).substr(at_, end == std::string::npos ? end : end - at_);
   at_ = std::min(buffer_.size(), at_ + line_.size() + 1);
   if (line_.size() > kMaxLineBytes)
-    fail(ErrorClass::kBadData, "{} line {}: longer than {} bytes; split the record", file_.string(), number_ + 1, kMaxLineBytes);
-  if (++number_ == 1 && line_.substr(0, kByteOrderMark.size()) == kByteOrderMark) line_.remove_prefix(kByteOrderMark.size());
+    fail(ErrorClass::kBadData, "{} line {}: longer than {} bytes; split the record", file_.string(), number_ + 1,
+         kMaxLineBytes);
+  if (++number_ == 1 && line_.substr(0, kByteOrderMark.size()) == kByteOrderMark)
+    line_.remove_prefix(kByteOrderMark.size());
   if (!line_.empty() && line_.back() == '\r') line_.remove_suffix(1);
   return true;
 }

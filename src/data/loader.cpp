@@ -42,16 +42,13 @@ std::int64_t divide_up(std::int64_t a, std::int64_t b) { return a / b + (a % b !
 
 }  // namespace
 
-Loader::Loader(std::int64_t row_count, std::int64_t micro_batch_rows, std::int64_t ranks, std::int64_t accumulation, bool shuffle,
-               std::uint64_t seed)
-    : row_count_(row_count),
-      micro_batch_rows_(micro_batch_rows),
-      ranks_(ranks),
-      accumulation_(accumulation),
-      shuffle_(shuffle),
-      seed_(seed) {
+Loader::Loader(std::int64_t row_count, std::int64_t micro_batch_rows, std::int64_t ranks, std::int64_t accumulation,
+               bool shuffle, std::uint64_t seed)
+    : row_count_(row_count), micro_batch_rows_(micro_batch_rows), ranks_(ranks), accumulation_(accumulation),
+      shuffle_(shuffle), seed_(seed) {
   SHARDTUNE_CHECK(row_count >= 0 && micro_batch_rows > 0 && ranks > 0 && accumulation > 0,
-                  "{} rows, micro-batches of {}, {} ranks, accumulation {}", row_count, micro_batch_rows, ranks, accumulation);
+                  "{} rows, micro-batches of {}, {} ranks, accumulation {}", row_count, micro_batch_rows, ranks,
+                  accumulation);
 }
 
 std::int64_t Loader::steps_per_epoch() const {
@@ -59,13 +56,16 @@ std::int64_t Loader::steps_per_epoch() const {
 }
 
 std::int64_t Loader::slots(std::int64_t step_in_epoch) const {
-  SHARDTUNE_CHECK(step_in_epoch >= 0 && step_in_epoch < steps_per_epoch(), "step {} of {}", step_in_epoch, steps_per_epoch());
+  SHARDTUNE_CHECK(step_in_epoch >= 0 && step_in_epoch < steps_per_epoch(), "step {} of {}", step_in_epoch,
+                  steps_per_epoch());
   const std::int64_t left = divide_up(row_count_, micro_batch_rows_) - step_in_epoch * ranks_ * accumulation_;
   return std::min(accumulation_, divide_up(left, ranks_));
 }
 
-std::vector<std::int64_t> Loader::rows(std::int64_t epoch, std::int64_t step_in_epoch, std::int64_t slot, std::int64_t rank) const {
-  SHARDTUNE_CHECK(step_in_epoch >= 0 && step_in_epoch < steps_per_epoch(), "step {} of {}", step_in_epoch, steps_per_epoch());
+std::vector<std::int64_t> Loader::rows(std::int64_t epoch, std::int64_t step_in_epoch, std::int64_t slot,
+                                       std::int64_t rank) const {
+  SHARDTUNE_CHECK(step_in_epoch >= 0 && step_in_epoch < steps_per_epoch(), "step {} of {}", step_in_epoch,
+                  steps_per_epoch());
   SHARDTUNE_CHECK(slot >= 0 && slot < accumulation_ && rank >= 0 && rank < ranks_, "slot {} of {}, rank {} of {}", slot,
                   accumulation_, rank, ranks_);
   if (cached_epoch_ != epoch) {

@@ -7,7 +7,8 @@
 
 namespace shardtune::data {
 
-std::vector<std::vector<std::size_t>> best_fit_decreasing(const std::vector<std::size_t>& lengths, std::size_t capacity) {
+std::vector<std::vector<std::size_t>> best_fit_decreasing(const std::vector<std::size_t>& lengths,
+                                                          std::size_t capacity) {
   std::vector<std::size_t> order(lengths.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return lengths[a] > lengths[b]; });

@@ -16,7 +16,8 @@ void append_special(const nlohmann::json& special_tokens, const std::string& nam
 
 PostProcessor read_template(const nlohmann::json& json, const std::string& where) {
   const nlohmann::json& single = need(json, "single", where);
-  if (!single.is_array()) fail(ErrorClass::kBadModel, "{}: 'single' must be a list, found {}", where, single.type_name());
+  if (!single.is_array())
+    fail(ErrorClass::kBadModel, "{}: 'single' must be a list, found {}", where, single.type_name());
   PostProcessor result;
   int texts = 0;
   for (const nlohmann::json& part : single) {
@@ -42,7 +43,8 @@ PostProcessor PostProcessor::from_json(const nlohmann::json& json, const std::st
   if (type == "ByteLevel") return {};
   if (type == "TemplateProcessing") return read_template(json, here);
   if (type != "Sequence")
-    fail(ErrorClass::kBadModel, "{}: this kind is not supported; supported are ByteLevel, TemplateProcessing and Sequence", here);
+    fail(ErrorClass::kBadModel,
+         "{}: this kind is not supported; supported are ByteLevel, TemplateProcessing and Sequence", here);
   PostProcessor result;
   const nlohmann::json& parts = need(json, "processors", here);
   if (!parts.is_array()) fail(ErrorClass::kBadModel, "{}: processors must be a list", here);

@@ -11,7 +11,8 @@ namespace shardtune::data {
 namespace {
 
 // The pattern built into ByteLevel (GPT-2).
-constexpr const char* kByteLevelPattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr const char* kByteLevelPattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 using Part = std::pair<Span, bool>;  // a range and whether the pattern matched it
 
@@ -32,7 +33,9 @@ std::vector<Part> parts_of(const Regex& regex, std::string_view word, bool inver
 
 PreTokenizer PreTokenizer::from_json(const nlohmann::json& json, const std::string& where) {
   PreTokenizer result;
-  if (json.is_null()) fail(ErrorClass::kBadModel, "{}: pre_tokenizer is null; only byte-level BPE is supported, which needs ByteLevel", where);
+  if (json.is_null())
+    fail(ErrorClass::kBadModel, "{}: pre_tokenizer is null; only byte-level BPE is supported, which needs ByteLevel",
+         where);
   result.add(json, where);
   if (!result.byte_level_seen_)
     fail(ErrorClass::kBadModel, "{}: pre_tokenizer has no ByteLevel part; only byte-level BPE is supported", where);
@@ -42,7 +45,8 @@ PreTokenizer PreTokenizer::from_json(const nlohmann::json& json, const std::stri
 void PreTokenizer::add(const nlohmann::json& json, const std::string& where) {
   const std::string type = need_string(json, "type", where + ": pre_tokenizer");
   const std::string here = where + ": pre_tokenizer " + type;
-  if (byte_level_seen_) fail(ErrorClass::kBadModel, "{}: stands after ByteLevel; ByteLevel must be the last part", here);
+  if (byte_level_seen_)
+    fail(ErrorClass::kBadModel, "{}: stands after ByteLevel; ByteLevel must be the last part", here);
   if (type == "Sequence") {
     const nlohmann::json& parts = need(json, "pretokenizers", here);
     if (!parts.is_array()) fail(ErrorClass::kBadModel, "{}: pretokenizers must be a list", here);
@@ -51,11 +55,13 @@ void PreTokenizer::add(const nlohmann::json& json, const std::string& where) {
     add_split(json, here);
   } else if (type == "Digits") {
     const bool individual = flag_or(json, "individual_digits", false, here);
-    steps_.push_back({Regex::from_tokenizer("\\p{N}", here), individual ? Behavior::kIsolated : Behavior::kContiguous, false});
+    steps_.push_back(
+        {Regex::from_tokenizer("\\p{N}", here), individual ? Behavior::kIsolated : Behavior::kContiguous, false});
   } else if (type == "ByteLevel") {
     add_byte_level(json, here);
   } else {
-    fail(ErrorClass::kBadModel, "{}: this kind is not supported; supported are Split, Digits, ByteLevel and Sequence", here);
+    fail(ErrorClass::kBadModel, "{}: this kind is not supported; supported are Split, Digits, ByteLevel and Sequence",
+         here);
   }
 }
 
@@ -65,7 +71,8 @@ void PreTokenizer::add_split(const nlohmann::json& json, const std::string& wher
   const std::string text = need_string(pattern, literal ? "String" : "Regex", where + ": pattern");
   std::string escaped;  // a literal text as a pattern
   for (const char c : text)
-    escaped += std::string_view("\\^$.[]|()?*+{}-").find(c) == std::string_view::npos ? std::string(1, c) : std::string{'\\', c};
+    escaped += std::string_view("\\^$.[]|()?*+{}-").find(c) == std::string_view::npos ? std::string(1, c)
+                                                                                      : std::string{'\\', c};
   const std::string behavior = need_string(json, "behavior", where);
   const bool invert = flag_or(json, "invert", false, where);
   static const std::vector<std::pair<std::string_view, Behavior>> known = {
@@ -74,7 +81,8 @@ void PreTokenizer::add_split(const nlohmann::json& json, const std::string& wher
       {"Contiguous", Behavior::kContiguous},
       {"MergedWithPrevious", Behavior::kMergedWithPrevious},
       {"MergedWithNext", Behavior::kMergedWithNext}};
-  const auto found = std::find_if(known.begin(), known.end(), [&](const auto& entry) { return entry.first == behavior; });
+  const auto found =
+      std::find_if(known.begin(), known.end(), [&](const auto& entry) { return entry.first == behavior; });
   if (found == known.end()) fail(ErrorClass::kBadModel, "{}: behavior '{}' is not supported", where, behavior);
   steps_.push_back({Regex::from_tokenizer(literal ? escaped : text, where), found->second, invert});
 }
@@ -115,8 +123,8 @@ void PreTokenizer::apply(const Step& step, Words& words) {
 void PreTokenizer::cut(const Step& step, std::string_view word, std::size_t offset, std::vector<Span>& out) {
   const std::vector<Part> parts = parts_of(step.regex, word, step.invert);
   const std::size_t first = out.size();
-  bool previous = false;       // was the part before a delimiter?
-  bool open_delimiter = false; // kMergedWithNext: the last piece is a delimiter that waits for what follows
+  bool previous = false;  // was the part before a delimiter?
+  bool open_delimiter = false;  // kMergedWithNext: the last piece is a delimiter that waits for what follows
   for (const auto& [range, is_delimiter] : parts) {
     const Span piece{range.begin + offset, range.end + offset};
     const bool has_last = out.size() > first;

@@ -59,7 +59,8 @@ Regex Regex::from_tokenizer(const std::string& pattern, const std::string& where
   uint32_t matches_empty = 0;
   pcre2_pattern_info(regex.code_->handle, PCRE2_INFO_MATCHEMPTY, &matches_empty);
   if (matches_empty != 0)
-    fail(ErrorClass::kBadModel, "{}: pattern '{}' can match the empty string, which this program does not follow", where, pattern);
+    fail(ErrorClass::kBadModel, "{}: pattern '{}' can match the empty string, which this program does not follow",
+         where, pattern);
   return regex;
 }
 
@@ -71,11 +72,12 @@ std::vector<Span> Regex::find_all(std::string_view text) const {
     // The whole text was checked once; checking it again at every match would take quadratic time.
     int found = pcre2_match(code_->handle, units(text), text.size(), from, PCRE2_NO_UTF_CHECK, data.get(), nullptr);
     if (found == PCRE2_ERROR_JIT_STACKLIMIT)
-      found = pcre2_match(code_->handle, units(text), text.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data.get(), nullptr);
+      found = pcre2_match(code_->handle, units(text), text.size(), from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data.get(),
+                          nullptr);
     if (found == PCRE2_ERROR_NOMATCH) break;
     if (found < 0)
-      fail(ErrorClass::kBadData, "{}: a text of {} bytes cannot be split from byte {} on: {}", code_->where, text.size(), from,
-           library_text(found));
+      fail(ErrorClass::kBadData, "{}: a text of {} bytes cannot be split from byte {} on: {}", code_->where,
+           text.size(), from, library_text(found));
     const PCRE2_SIZE* range = pcre2_get_ovector_pointer(data.get());
     if (range[1] <= range[0]) break;  // only patterns in PCRE2's own spelling may match the empty string; ours do not
     spans.push_back({range[0], range[1]});

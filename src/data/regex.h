@@ -13,7 +13,8 @@ struct Span {
   std::size_t end = 0;
 };
 
-/// A compiled Unicode pattern (PCRE2, just-in-time where the machine allows). Immutable, thread-safe.
+/// A compiled Unicode pattern (PCRE2, just-in-time where the machine allows). Immutable, thread-safe. Letters and digits are
+/// those of the Unicode version PCRE2 was built with (14 in PCRE2 10.42); the reference may know newer ones.
 class Regex {
  public:
   /// A pattern in PCRE2's own spelling.

@@ -12,7 +12,8 @@ namespace shardtune::data {
 namespace {
 
 // White_Space spelled out: PCRE2's \s also takes U+180E.
-constexpr std::string_view kSpaces = R"(\t-\r\x20\x85\xA0\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
+constexpr std::string_view kSpaces =
+    R"(\t-\r\x20\x85\xA0\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
 
 constexpr std::array<std::string_view, 37> kCategories = {
     "L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N",  "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps", "Pe",
@@ -40,8 +41,8 @@ class Translator {
 
  private:
   [[noreturn]] void refuse(std::size_t bytes) const {
-    fail(ErrorClass::kBadModel, "{}: pattern '{}' uses '{}' at byte {}, which this program cannot follow exactly", where_,
-         pattern_, pattern_.substr(at_, bytes), at_);
+    fail(ErrorClass::kBadModel, "{}: pattern '{}' uses '{}' at byte {}, which this program cannot follow exactly",
+         where_, pattern_, pattern_.substr(at_, bytes), at_);
   }
 
   void copy(std::size_t bytes) {
@@ -110,7 +111,8 @@ class Translator {
       property();
     } else if (c == 'u') {
       hexadecimal();
-    } else if (std::string_view("rntf").find(c) != std::string_view::npos || std::ispunct(static_cast<unsigned char>(c)) != 0) {
+    } else if (std::string_view("rntf").find(c) != std::string_view::npos ||
+               std::ispunct(static_cast<unsigned char>(c)) != 0) {
       copy(2);
     } else {
       refuse(2);
@@ -129,7 +131,8 @@ class Translator {
 
   void hexadecimal() {
     const std::string_view digits = pattern_.substr(at_ + 2, 4);
-    const bool four = digits.size() == 4 && digits.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos;
+    const bool four =
+        digits.size() == 4 && digits.find_first_not_of("0123456789abcdefABCDEF") == std::string_view::npos;
     if (!four) refuse(2);
     out_ += fmt::format("\\x{{{}}}", digits);
     at_ += 6;

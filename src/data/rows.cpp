@@ -30,7 +30,8 @@ Index targets_of(const Row& row) {
   Index count = 0;
   std::size_t at = 0;
   for (const std::int32_t tokens : row.segments) {
-    for (std::size_t i = at + 1; i < at + static_cast<std::size_t>(tokens); ++i) count += row.labels[i] != kIgnoredLabel;
+    for (std::size_t i = at + 1; i < at + static_cast<std::size_t>(tokens); ++i)
+      count += row.labels[i] != kIgnoredLabel;
     at += static_cast<std::size_t>(tokens);
   }
   return count;
@@ -109,7 +110,8 @@ class RowMaker {
 
 }  // namespace
 
-std::vector<Row> make_rows(const std::vector<Example>& examples, const DataOptions& options, RowStatistics& statistics) {
+std::vector<Row> make_rows(const std::vector<Example>& examples, const DataOptions& options,
+                           RowStatistics& statistics) {
   if (options.max_length < 1 || options.max_length > 0x7FFFFFFF)
     fail(ErrorClass::kUsage, "--max_length is {}; expected 1 to 2147483647 tokens", options.max_length);
   const bool wrapped = options.packing_strategy == "wrapped";
@@ -118,8 +120,8 @@ std::vector<Row> make_rows(const std::vector<Example>& examples, const DataOptio
   statistics = {};
   statistics.examples = static_cast<Index>(examples.size());
   for (const Example& example : examples) {
-    SHARDTUNE_CHECK(example.ids.size() == example.labels.size(), "example of line {} has {} ids and {} labels", example.line,
-                    example.ids.size(), example.labels.size());
+    SHARDTUNE_CHECK(example.ids.size() == example.labels.size(), "example of line {} has {} ids and {} labels",
+                    example.line, example.ids.size(), example.labels.size());
     statistics.tokens_in += static_cast<Index>(example.ids.size());
   }
   RowMaker maker(examples, static_cast<std::size_t>(options.max_length), statistics);
@@ -131,7 +133,8 @@ std::vector<Row> make_rows(const std::vector<Example>& examples, const DataOptio
   }
   statistics.tokens_dropped = statistics.tokens_in - statistics.tokens_kept;
   if (targets == 0)
-    fail(ErrorClass::kBadData, "none of the {} examples holds a trained token within --max_length {}; nothing to train on",
+    fail(ErrorClass::kBadData,
+         "none of the {} examples holds a trained token within --max_length {}; nothing to train on",
          statistics.examples, options.max_length);
   return rows;
 }

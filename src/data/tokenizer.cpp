@@ -28,7 +28,8 @@ void check_normalizer_and_decoder(const nlohmann::json& json, const std::string&
          need_string(*normalizer, "type", where + ": normalizer"));
   const auto decoder = json.find("decoder");
   if (decoder != json.end() && !decoder->is_null() && need_string(*decoder, "type", where + ": decoder") != "ByteLevel")
-    fail(ErrorClass::kBadModel, "{}: decoder {} is not supported; only ByteLevel is", where, need_string(*decoder, "type", where));
+    fail(ErrorClass::kBadModel, "{}: decoder {} is not supported; only ByteLevel is", where,
+         need_string(*decoder, "type", where));
 }
 
 }  // namespace
@@ -82,7 +83,8 @@ void Tokenizer::Impl::fill_texts(const std::string& where) {
   texts.resize(static_cast<std::size_t>(last) + 1);
   for (const auto& [piece, id] : model.vocabulary()) {
     Text& text = texts[static_cast<std::size_t>(id)];
-    if (text.known) fail(ErrorClass::kBadModel, "{}: '{}' and another piece of the vocabulary share id {}", where, piece, id);
+    if (text.known)
+      fail(ErrorClass::kBadModel, "{}: '{}' and another piece of the vocabulary share id {}", where, piece, id);
     text = {true, false, bytes_of_piece(piece).value_or(piece)};
   }
   auto next_free = static_cast<std::int32_t>(model.vocabulary().size());
@@ -90,22 +92,27 @@ void Tokenizer::Impl::fill_texts(const std::string& where) {
     const auto in_vocabulary = model.vocabulary().find(token.content);
     const std::int32_t expected = in_vocabulary == model.vocabulary().end() ? next_free : in_vocabulary->second;
     if (token.id != expected)
-      fail(ErrorClass::kBadModel, "{}: added token '{}' has id {}, but the vocabulary and the tokens before it give it {}; save the "
-           "tokenizer again", where, token.content, token.id, expected);
+      fail(ErrorClass::kBadModel,
+           "{}: added token '{}' has id {}, but the vocabulary and the tokens before it give it {}; save the "
+           "tokenizer again",
+           where, token.content, token.id, expected);
     next_free = std::max(next_free, token.id + 1);
     Text& text = texts[static_cast<std::size_t>(token.id)];
     if (text.known && in_vocabulary == model.vocabulary().end())
-      fail(ErrorClass::kBadModel, "{}: added token '{}' and a piece of the vocabulary share id {}", where, token.content, token.id);
+      fail(ErrorClass::kBadModel, "{}: added token '{}' and a piece of the vocabulary share id {}", where,
+           token.content, token.id);
     text = {true, token.special, token.content};
   }
 }
 
-std::optional<std::int32_t> Tokenizer::Impl::named_token(const std::string& token, const char* name, const std::string& where) const {
+std::optional<std::int32_t> Tokenizer::Impl::named_token(const std::string& token, const char* name,
+                                                         const std::string& where) const {
   if (token.empty()) return std::nullopt;
   const auto id = find(token);
   if (!id)
-    fail(ErrorClass::kBadModel, "{}: {} '{}' of tokenizer_config.json is no token of tokenizer.json; correct the name or add the token",
-         where, name, token);
+    fail(ErrorClass::kBadModel,
+         "{}: {} '{}' of tokenizer_config.json is no token of tokenizer.json; correct the name or add the token", where,
+         name, token);
   return id;
 }
 
@@ -115,17 +122,20 @@ void Tokenizer::Impl::check_config(const std::string& where) {
   eos_id = named_token(config.eos_token, "eos_token", where);
   pad_id = named_token(config.pad_token, "pad_token", where);
   if (config.add_prefix_space && *config.add_prefix_space != pre_tokenizer.add_prefix_space())
-    fail(ErrorClass::kBadModel, "{}: add_prefix_space is {} but tokenizer_config.json says {}; make the two files agree", where,
+    fail(ErrorClass::kBadModel,
+         "{}: add_prefix_space is {} but tokenizer_config.json says {}; make the two files agree", where,
          pre_tokenizer.add_prefix_space(), *config.add_prefix_space);
   const auto has = [](const std::vector<std::int32_t>& ids, std::optional<std::int32_t> id) {
     return id && std::find(ids.begin(), ids.end(), *id) != ids.end();
   };
   if (config.add_bos_token && *config.add_bos_token != has(post_processor.before, bos_id))
-    fail(ErrorClass::kBadModel, "{}: add_bos_token of tokenizer_config.json is {} but the post_processor {}; make the two files agree",
-         where, *config.add_bos_token, has(post_processor.before, bos_id) ? "adds it" : "does not add it");
+    fail(ErrorClass::kBadModel,
+         "{}: add_bos_token of tokenizer_config.json is {} but the post_processor {}; make the two files agree", where,
+         *config.add_bos_token, has(post_processor.before, bos_id) ? "adds it" : "does not add it");
   if (config.add_eos_token && *config.add_eos_token != has(post_processor.after, eos_id))
-    fail(ErrorClass::kBadModel, "{}: add_eos_token of tokenizer_config.json is {} but the post_processor {}; make the two files agree",
-         where, *config.add_eos_token, has(post_processor.after, eos_id) ? "adds it" : "does not add it");
+    fail(ErrorClass::kBadModel,
+         "{}: add_eos_token of tokenizer_config.json is {} but the post_processor {}; make the two files agree", where,
+         *config.add_eos_token, has(post_processor.after, eos_id) ? "adds it" : "does not add it");
 }
 
 Tokenizer::Tokenizer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

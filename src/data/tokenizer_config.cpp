@@ -26,7 +26,8 @@ std::string template_text(const nlohmann::json& config, const std::string& where
   if (found == config.end() || found->is_null()) return "";
   if (!found->is_array()) return need_string(config, "chat_template", where);
   for (const nlohmann::json& entry : *found)
-    if (need_string(entry, "name", where + ": chat_template") == "default") return need_string(entry, "template", where + ": chat_template");
+    if (need_string(entry, "name", where + ": chat_template") == "default")
+      return need_string(entry, "template", where + ": chat_template");
   return "";
 }
 
@@ -43,13 +44,16 @@ void check_added_tokens(const nlohmann::json& config, const AddedTokens& added, 
     const std::string here = fmt::format("{}: added_tokens_decoder {}", where, id);
     const std::string content = need_string(entry, "content", here);
     const auto& tokens = added.tokens();
-    const auto same = std::find_if(tokens.begin(), tokens.end(), [&](const AddedToken& token) { return token.content == content; });
+    const auto same =
+        std::find_if(tokens.begin(), tokens.end(), [&](const AddedToken& token) { return token.content == content; });
     if (same == tokens.end() || std::to_string(same->id) != id)
-      fail(ErrorClass::kBadModel, "{}: '{}' is not an added token of tokenizer.json with this id; make the two files agree", here, content);
+      fail(ErrorClass::kBadModel,
+           "{}: '{}' is not an added token of tokenizer.json with this id; make the two files agree", here, content);
     const auto differs = [&](const char* key, bool value) { return flag_or(entry, key, value, here) != value; };
-    if (differs("single_word", same->single_word) || differs("lstrip", same->lstrip) || differs("rstrip", same->rstrip) ||
-        differs("normalized", same->normalized))
-      fail(ErrorClass::kBadModel, "{}: the flags of '{}' differ from tokenizer.json; make the two files agree", here, content);
+    if (differs("single_word", same->single_word) || differs("lstrip", same->lstrip) ||
+        differs("rstrip", same->rstrip) || differs("normalized", same->normalized))
+      fail(ErrorClass::kBadModel, "{}: the flags of '{}' differ from tokenizer.json; make the two files agree", here,
+           content);
   }
 }
 
@@ -74,7 +78,8 @@ TokenizerConfig TokenizerConfig::load(const std::filesystem::path& folder, const
   }
   // The separate file counts more, as in the reference.
   const std::filesystem::path jinja = folder / "chat_template.jinja";
-  if (std::filesystem::exists(jinja)) result.chat_template = io::read_text_file(jinja, ErrorClass::kBadModel, kMaxConfigBytes);
+  if (std::filesystem::exists(jinja))
+    result.chat_template = io::read_text_file(jinja, ErrorClass::kBadModel, kMaxConfigBytes);
   return result;
 }
 

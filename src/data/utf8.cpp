@@ -16,11 +16,11 @@ std::size_t well_formed_length(std::string_view text, std::size_t i) {
     length = 2;
   } else if (lead >= 0xE0 && lead <= 0xEF) {
     length = 3;
-    if (lead == 0xE0) low = 0xA0;   // overlong
+    if (lead == 0xE0) low = 0xA0;  // overlong
     if (lead == 0xED) high = 0x9F;  // surrogates
   } else if (lead >= 0xF0 && lead <= 0xF4) {
     length = 4;
-    if (lead == 0xF0) low = 0x90;   // overlong
+    if (lead == 0xF0) low = 0x90;  // overlong
     if (lead == 0xF4) high = 0x8F;  // above U+10FFFF
   }
   if (length == 0 || i + length > text.size()) return 0;
@@ -62,8 +62,8 @@ std::string_view utf8_last(std::string_view text) {
 }
 
 bool is_white_space(std::uint32_t c) {
-  return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) ||
-         c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+  return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
 }  // namespace shardtune::data

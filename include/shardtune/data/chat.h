@@ -27,7 +27,7 @@ class ChatRenderer {
 
  private:
   std::string default_system_;  ///< written first when the conversation does not begin with a system message
-  std::string refusal_;         ///< why nothing can be rendered, "" when it can
+  std::string refusal_;  ///< why nothing can be rendered, "" when it can
 };
 
 }  // namespace shardtune::data

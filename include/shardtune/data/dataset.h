@@ -27,8 +27,9 @@ struct Example {
 /// are rendered by the template and get no further special tokens. Errors name file and physical line: not UTF-8, invalid
 /// JSON, over 64 MiB, no known column, wrong types, id outside [0, model_vocabulary). An empty data set is Error(kBadData).
 /// `model_vocabulary` is the number of embedding rows.
-std::vector<Example> read_examples(const std::filesystem::path& file, const DataOptions& options, const Tokenizer& tokenizer,
-                                   const ChatRenderer& renderer, std::int64_t model_vocabulary);
+std::vector<Example> read_examples(const std::filesystem::path& file, const DataOptions& options,
+                                   const Tokenizer& tokenizer, const ChatRenderer& renderer,
+                                   std::int64_t model_vocabulary);
 
 /// The file of a split: dataset_name itself for the training split when it is a file, else FOLDER/SPLIT.jsonl. Returns an
 /// empty path when the test split does not exist; a missing training split is Error(kBadData).

@@ -10,16 +10,16 @@ namespace shardtune::data {
 /// A run of consecutive tokens of one document inside a row.
 struct Piece {
   std::int32_t tokens = 0;
-  std::int64_t sample = 0;          ///< index of the document in the data set: the "global sample" that keys dropout
+  std::int64_t sample = 0;  ///< index of the document in the data set: the "global sample" that keys dropout
   std::int32_t first_position = 0;  ///< position of the piece's first token in its document
 };
 
 /// A training row: at most max_length tokens.
 struct Row {
   std::vector<std::int32_t> ids;
-  std::vector<std::int32_t> labels;    ///< not shifted; first label of each attention segment is never a target
+  std::vector<std::int32_t> labels;  ///< not shifted; first label of each attention segment is never a target
   std::vector<std::int32_t> segments;  ///< tokens of each attention segment; attention and position ids stay inside one
-  std::vector<Piece> pieces;           ///< documents; for "wrapped" a segment (the whole row) may hold several pieces
+  std::vector<Piece> pieces;  ///< documents; for "wrapped" a segment (the whole row) may hold several pieces
 };
 
 /// What was lost or changed on the way; printed by the trainer, never silent.
@@ -27,7 +27,7 @@ struct RowStatistics {
   std::int64_t examples = 0;
   std::int64_t tokens_in = 0;
   std::int64_t tokens_kept = 0;
-  std::int64_t examples_cut = 0;       ///< longer than max_length, cut at the end
+  std::int64_t examples_cut = 0;  ///< longer than max_length, cut at the end
   std::int64_t tokens_dropped = 0;
   std::int64_t examples_without_target = 0;  ///< left out: no trained token after the cut (unpacked rows only)
 };

@@ -39,7 +39,8 @@ TEST(Chat, TinyModelsTemplateIsChatMl) {
 
 TEST(Chat, SpellingDoesNotMatter) {
   for (const char* text :
-       {"{%- for message in messages -%}\n  {{- \"<|im_start|>\" + message.role + \"\\n\" + message.content + \"<|im_end|>\\n\" -}}\n"
+       {"{%- for message in messages -%}\n  {{- \"<|im_start|>\" + message.role + \"\\n\" + message.content + "
+        "\"<|im_end|>\\n\" -}}\n"
         "{%- endfor -%}\n{%- if add_generation_prompt -%}\n  {{- '<|im_start|>assistant\\n' -}}\n{%- endif -%}\n",
         "{# ChatML #}{%for message in messages%}\n    {% if loop.last and add_generation_prompt %}{% endif %}"}) {
     const ChatRenderer renderer(with_template(text), "tokenizer");
@@ -54,29 +55,37 @@ TEST(Chat, SpellingDoesNotMatter) {
 TEST(Chat, SmallDifferencesAreNotOverlooked) {
   const json templates = read_json(data_folder() / "tokenizers" / "chat_templates.json")["templates"];
   const std::string own = templates["smollm2_own"];
-  const std::vector<std::pair<std::string, std::string>> changes = {
-      {"message['content']", "message['content'] | trim"}, {"SmolLM,", "SmolLM3,"}, {"'system'", "'tool'"}, {"loop.first", "loop.last"},
-      {"{% endfor %}", "{% endfor %} "}, {"<|im_end|>' + '\n'", "<|im_end|>' + '\n\n'"}, {"!=", "=="}};
+  const std::vector<std::pair<std::string, std::string>> changes = {{"message['content']", "message['content'] | trim"},
+                                                                    {"SmolLM,", "SmolLM3,"},
+                                                                    {"'system'", "'tool'"},
+                                                                    {"loop.first", "loop.last"},
+                                                                    {"{% endfor %}", "{% endfor %} "},
+                                                                    {"<|im_end|>' + '\n'", "<|im_end|>' + '\n\n'"},
+                                                                    {"!=", "=="}};
   for (const auto& [from, to] : changes) {
     std::string changed = own;
     changed.replace(changed.find(from), from.size(), to);
     const ChatRenderer renderer(with_template(changed), "tokenizer");
-    expect_error(ErrorClass::kBadModel, {"chat template", "--chat_template_format chatml"}, [&] { renderer.render({{"user", "x"}}, false); });
+    expect_error(ErrorClass::kBadModel, {"chat template", "--chat_template_format chatml"}, [&] {
+      renderer.render({{"user", "x"}}, false);
+    });
   }
 }
 
 TEST(CaseA07, RewritingTemplateIsRefusedByItsFirstLine) {
   const Tokenizer tokenizer = Tokenizer::load(cases() / "tok-rewriting-template");
   const ChatRenderer renderer(tokenizer, "tokenizer");
-  expect_error(ErrorClass::kBadModel, {"{{ bos_token }}{% for m in messages %}", "--chat_template_format chatml"},
-               [&] { renderer.render({{"user", "x"}}, false); });
+  expect_error(ErrorClass::kBadModel, {"{{ bos_token }}{% for m in messages %}", "--chat_template_format chatml"}, [&] {
+    renderer.render({{"user", "x"}}, false);
+  });
   EXPECT_EQ(ChatRenderer(tokenizer, "chatml").render({{"user", "x"}}, false), "<|im_start|>user\nx<|im_end|>\n");
 }
 
 TEST(Chat, NoTemplateNoMessagesUnknownFormat) {
   const Tokenizer tokenizer = with_template("");
-  expect_error(ErrorClass::kBadModel, {"no chat template", "--chat_template_format chatml"},
-               [&] { ChatRenderer(tokenizer, "tokenizer").render({{"user", "x"}}, false); });
+  expect_error(ErrorClass::kBadModel, {"no chat template", "--chat_template_format chatml"}, [&] {
+    ChatRenderer(tokenizer, "tokenizer").render({{"user", "x"}}, false);
+  });
   expect_error(ErrorClass::kBadData, {"without messages"}, [&] { ChatRenderer(tokenizer, "chatml").render({}, true); });
   expect_error(ErrorClass::kUsage, {"--chat_template_format 'zephyr'"}, [&] { ChatRenderer(tokenizer, "zephyr"); });
 }

@@ -1,5 +1,6 @@
 #include "shardtune/data/dataset.h"
 
+#include "data/line_reader.h"
 #include "support.h"
 
 namespace shardtune::data::testing {
@@ -7,7 +8,8 @@ namespace {
 
 using nlohmann::json;
 
-std::vector<Example> read(const std::filesystem::path& file, const Tokenizer& tokenizer, std::int64_t vocabulary, DataOptions options = {}) {
+std::vector<Example> read(const std::filesystem::path& file, const Tokenizer& tokenizer, std::int64_t vocabulary,
+                          DataOptions options = {}) {
   return read_examples(file, options, tokenizer, ChatRenderer(tokenizer, options.chat_template_format), vocabulary);
 }
 
@@ -24,10 +26,44 @@ TEST(CaseA11, LinesEndOnlyAtLineFeeds) {
   ASSERT_EQ(examples.size(), expected["records"].get<std::size_t>());
   std::vector<std::int64_t> lines;
   for (std::size_t i = 0; i < examples.size(); ++i) {
-    EXPECT_EQ(tokenizer.decode(examples[i].ids), "<|begin_of_text|>" + expected["texts"][i].get<std::string>() + "<|eot_id|>");
+    EXPECT_EQ(tokenizer.decode(examples[i].ids),
+              "<|begin_of_text|>" + expected["texts"][i].get<std::string>() + "<|eot_id|>");
     lines.push_back(examples[i].line);
   }
   EXPECT_EQ(lines, (std::vector<std::int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 12}));  // 10 and 11 are blank
+}
+
+TEST(CaseA11, LinesAreHandedOutWithoutTheirEnds) {
+  const TemporaryFolder folder;
+  LineReader reader(folder.write("lines.txt",
+                                 "\xEF\xBB\xBF"
+                                 "a\rb\r\n\r\n\xEF\xBB\xBF"
+                                 "c\u2028d\n\ne"));
+  std::vector<std::string> lines;
+  while (reader.next()) lines.emplace_back(reader.line());
+  EXPECT_EQ(lines, (std::vector<std::string>{"a\rb", "",
+                                             "\uFEFF"
+                                             "c\u2028d",
+                                             "", "e"}));
+  EXPECT_EQ(reader.number(), 5);
+}
+
+TEST(CaseA11, LinesLongerThanAChunk) {
+  const TemporaryFolder folder;
+  const std::string first((3u << 20) + 17, 'x');
+  const std::string second((1u << 20) - 1, 'y');  // its line end is the last byte of a chunk
+  LineReader reader(folder.write("lines.txt", first + "\n" + second + "\n"));
+  ASSERT_TRUE(reader.next());
+  EXPECT_EQ(reader.line(), first);
+  ASSERT_TRUE(reader.next());
+  EXPECT_EQ(reader.line(), second);
+  EXPECT_FALSE(reader.next());
+  EXPECT_EQ(reader.number(), 2);
+}
+
+TEST(CaseA11, ByteOrderMarkInsideTheFileIsAnError) {
+  expect_error(ErrorClass::kBadData, {"data.jsonl line 2", "byte order mark"},
+               [] { read_text("\xEF\xBB\xBF{\"text\": \"a\"}\n\xEF\xBB\xBF{\"text\": \"b\"}\n"); });
 }
 
 TEST(CaseA11, MessagesCountPhysicalLines) {
@@ -49,8 +85,9 @@ TEST(RowsUneven, IdsOfTextRows) {
 TEST(CaseA04, TextRowsGetOneBeginningAndOneEnd) {
   const TemporaryFolder folder;
   const Tokenizer tokenizer = Tokenizer::load(cases() / "tok-bpe");
-  const auto file = folder.write("data.jsonl", "{\"text\": \"No.\"}\n{\"text\": \"<|begin_of_text|>No.\"}\n"
-                                               "{\"text\": \"<|begin_of_text|>No.<|eot_id|>\"}\n{\"text\": \"\"}\n");
+  const auto file = folder.write("data.jsonl",
+                                 "{\"text\": \"No.\"}\n{\"text\": \"<|begin_of_text|>No.\"}\n"
+                                 "{\"text\": \"<|begin_of_text|>No.<|eot_id|>\"}\n{\"text\": \"\"}\n");
   const std::vector<Example> examples = read(file, tokenizer, 520);
   ASSERT_EQ(examples.size(), 4u);
   for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(examples[i].ids, (Ids{506, 45, 78, 13, 510})) << i;
@@ -63,24 +100,28 @@ TEST(CaseA45, IdsInSpareRowsAreLegalBeyondThemNot) {
   const auto good = folder.write("good.jsonl", "{\"input_ids\": [506, 519, 0]}\n");
   EXPECT_EQ(read(good, tokenizer, 520).at(0).ids, (Ids{506, 519, 0}));
   const auto bad = folder.write("bad.jsonl", "{\"input_ids\": [506, 519, 0]}\n\n{\"input_ids\": [506, 520]}\n");
-  expect_error(ErrorClass::kBadData, {"bad.jsonl line 3", "entry 2 is 520", "0 to 519"}, [&] { read(bad, tokenizer, 520); });
+  expect_error(ErrorClass::kBadData, {"bad.jsonl line 3", "entry 2 is 520", "0 to 519"},
+               [&] { read(bad, tokenizer, 520); });
   // Tokens of the tokenizer beyond the model.
   const auto text = folder.write("text.jsonl", "{\"text\": \"fine\"}\n{\"text\": \"<row>\"}\n");
   const Tokenizer added = Tokenizer::load(cases() / "tok-bpe-added");
   EXPECT_EQ(read(text, added, 520).size(), 2u);
   expect_error(ErrorClass::kBadData, {"text.jsonl line 2", "513", "512"}, [&] { read(text, added, 512); });
+  expect_error(ErrorClass::kBadData, {"text.jsonl line 2", "513"}, [&] { read(text, added, 513); });
 }
 
 TEST(Dataset, ConversationsAreRenderedWithoutFurtherTokens) {
-  const std::vector<Example> examples =
-      read_text("{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"Yes\"}]}");
+  const std::vector<Example> examples = read_text(
+      "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"Yes\"}]}");
   const Tokenizer tokenizer = Tokenizer::load(tiny_model());
   ASSERT_EQ(examples.size(), 1u);
-  EXPECT_EQ(tokenizer.decode(examples[0].ids), "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYes<|im_end|>\n");
+  EXPECT_EQ(tokenizer.decode(examples[0].ids),
+            "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nYes<|im_end|>\n");
 }
 
 TEST(Dataset, LabelsAreTakenAsTheyAre) {
-  const std::vector<Example> examples = read_text("{\"input_ids\": [5, 6, 7], \"labels\": [-100, 6, -100], \"text\": \"not used\"}");
+  const std::vector<Example> examples =
+      read_text("{\"input_ids\": [5, 6, 7], \"labels\": [-100, 6, -100], \"text\": \"not used\"}");
   EXPECT_EQ(examples.at(0).ids, (Ids{5, 6, 7}));
   EXPECT_EQ(examples.at(0).labels, (Ids{-100, 6, -100}));
 }
@@ -99,7 +140,8 @@ TEST(Dataset, BadRecordsNameFileAndLine) {
       {"{\"text\": \"a\"", {}},
       {"{\"text\": \"a\"} {\"text\": \"b\"}", {}},
       {"[1]", {"expected a JSON object", "array"}},
-      {"{\"prompt\": \"a\", \"completion\": \"b\"}", {"no known column", "'completion', 'prompt'", "--dataset_text_field"}},
+      {"{\"prompt\": \"a\", \"completion\": \"b\"}",
+       {"no known column", "'completion', 'prompt'", "--dataset_text_field"}},
       {"{}", {"no column"}},
       {"{\"text\": null}", {"'text'", "string", "null"}},
       {"{\"messages\": []}", {"'messages'"}},

@@ -109,7 +109,8 @@ TEST(CaseA22, StopAndResumeGivesTheUninterruptedOrder) {
       LoaderPosition position;
       const auto run = [&](const Loader& loader, std::int64_t until_epoch, std::int64_t until_step) {
         while (position.epoch < until_epoch || (position.epoch == until_epoch && position.step_in_epoch < until_step)) {
-          for (const std::int64_t row : joined(micro_batches(loader, 1, position.epoch, position.step_in_epoch))) resumed.push_back(row);
+          for (const std::int64_t row : joined(micro_batches(loader, 1, position.epoch, position.step_in_epoch)))
+            resumed.push_back(row);
           if (++position.step_in_epoch == loader.steps_per_epoch()) position = {position.epoch + 1, 0};
         }
       };

@@ -13,7 +13,8 @@ std::vector<Row> rows_like(const json& settings, const char* file, RowStatistics
   options.packing = settings["packing"];
   if (options.packing) options.packing_strategy = settings["packing_strategy"];
   const Tokenizer tokenizer = Tokenizer::load(tiny_model());
-  const auto examples = read_examples(data_folder() / "packing" / file, options, tokenizer, ChatRenderer(tokenizer, "tokenizer"), 512);
+  const auto examples =
+      read_examples(data_folder() / "packing" / file, options, tokenizer, ChatRenderer(tokenizer, "tokenizer"), 512);
   return make_rows(examples, options, statistics);
 }
 
@@ -28,7 +29,8 @@ void expect_same(const char* reference_name, const char* file) {
     EXPECT_EQ(rows[i].ids, reference["rows"][i].get<Ids>()) << "row " << i + 1;
     EXPECT_EQ(rows[i].labels, rows[i].ids) << "row " << i + 1;
     const Ids whole{static_cast<std::int32_t>(rows[i].ids.size())};
-    EXPECT_EQ(rows[i].segments, reference.contains("seq_lengths") ? reference["seq_lengths"][i].get<Ids>() : whole) << "row " << i + 1;
+    EXPECT_EQ(rows[i].segments, reference.contains("seq_lengths") ? reference["seq_lengths"][i].get<Ids>() : whole)
+        << "row " << i + 1;
   }
   // TRL's batch of the first two rows: padded rows, or one flat row with restarting positions. Labels are not shifted.
   const MicroBatch ours = collate(rows, {0, 1});
@@ -40,7 +42,8 @@ void expect_same(const char* reference_name, const char* file) {
     for (std::size_t i = 0; i < row.size(); ++i) {
       if (batch.contains("attention_mask") && batch["attention_mask"][r][i] == 0) continue;
       ids.push_back(row[i]);
-      positions.push_back(batch.contains("position_ids") ? batch["position_ids"][r][i].get<std::int32_t>() : static_cast<std::int32_t>(i));
+      positions.push_back(batch.contains("position_ids") ? batch["position_ids"][r][i].get<std::int32_t>()
+                                                         : static_cast<std::int32_t>(i));
       targets.push_back(i + 1 < row.size() ? labels[i + 1] : kIgnoredLabel);
     }
   }

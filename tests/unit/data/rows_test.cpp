@@ -87,14 +87,14 @@ TEST(CaseA14, WrappingKeepsEveryTokenOnce) {
 TEST(CaseA06, RowsWithoutATrainedTokenAreLeftOutAndCounted) {
   std::vector<Example> examples = {example_of(10), example_of(10), example_of(10)};
   examples[0].labels.assign(10, kIgnoredLabel);
-  examples[0].labels[8] = 8;                        // behind the cut
+  examples[0].labels[8] = 8;  // behind the cut
   examples[1].labels.assign(10, kIgnoredLabel);
-  examples[1].labels[0] = 0;                        // the first token has no token before it
+  examples[1].labels[0] = 0;  // the first token has no token before it
   RowStatistics statistics;
   const std::vector<Row> rows = make_rows(examples, options_of(6, nullptr), statistics);
   ASSERT_EQ(rows.size(), 1u);
   EXPECT_EQ(rows[0].pieces[0].sample, 2);
-  EXPECT_EQ(rows[0].ids.back(), 5);                 // cut without a made-up end
+  EXPECT_EQ(rows[0].ids.back(), 5);  // cut without a made-up end
   EXPECT_EQ(statistics.examples_without_target, 2);
   EXPECT_EQ(statistics.examples_cut, 3);
   EXPECT_EQ(statistics.tokens_kept, 6);
@@ -111,8 +111,10 @@ TEST(CaseA06, RowsWithoutATrainedTokenAreLeftOutAndCounted) {
 TEST(Rows, OptionsAreChecked) {
   RowStatistics statistics;
   const std::vector<Example> examples = {example_of(4)};
-  expect_error(ErrorClass::kUsage, {"--max_length is 0"}, [&] { make_rows(examples, options_of(0, nullptr), statistics); });
-  expect_error(ErrorClass::kUsage, {"--packing_strategy 'ffd'"}, [&] { make_rows(examples, options_of(8, "ffd"), statistics); });
+  expect_error(ErrorClass::kUsage, {"--max_length is 0"},
+               [&] { make_rows(examples, options_of(0, nullptr), statistics); });
+  expect_error(ErrorClass::kUsage, {"--packing_strategy 'ffd'"},
+               [&] { make_rows(examples, options_of(8, "ffd"), statistics); });
 }
 
 TEST(Rows, PackingWorksOnGroupsOfAThousand) {

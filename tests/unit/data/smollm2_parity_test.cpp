@@ -12,7 +12,8 @@ class SmolLm2 : public ::testing::Test {
  protected:
   void SetUp() override {
     const char* folder = std::getenv("SHARDTUNE_DEMO_MODEL");
-    ASSERT_NE(folder, nullptr) << "SHARDTUNE_DEMO_MODEL is not set; it must name the SmolLM2 folder that tools/setup.sh makes";
+    ASSERT_NE(folder, nullptr)
+        << "SHARDTUNE_DEMO_MODEL is not set; it must name the SmolLM2 folder that tools/setup.sh makes";
     ASSERT_TRUE(std::filesystem::exists(std::filesystem::path(folder) / "tokenizer.json"))
         << folder << " (SHARDTUNE_DEMO_MODEL) holds no tokenizer.json; run tools/setup.sh";
     tokenizer_ = std::make_unique<Tokenizer>(Tokenizer::load(folder));

@@ -60,16 +60,18 @@ TEST(Pattern, WhiteSpaceIsUnicodes) {
 }
 
 TEST(Pattern, WhatMayMeanSomethingElseIsRefused) {
-  for (const char* bad : {"\\h", "\\w+", "\\bx", "x\\b", "\\R", "^a", "a$", "(?m:a)", "(?<name>a)", "\\p{Han}", "\\p{^L}", "(?i:\\p{Lu})", "[a[b]]",
-                          "[a&&b]", "[\\S]", "a{2}+", "a{2}?", "a{,3}", "\\1", "\\u12", "[]a]", "[\\w]", "\\v", "a\\"})
+  for (const char* bad : {"\\h",        "\\w+",     "\\bx",    "x\\b",         "\\R",    "^a",     "a$",    "(?m:a)",
+                          "(?<name>a)", "\\p{Han}", "\\p{^L}", "(?i:\\p{Lu})", "[a[b]]", "[a&&b]", "[\\S]", "a{2}+",
+                          "a{2}?",      "a{,3}",    "\\1",     "\\u12",        "[]a]",   "[\\w]",  "\\v",   "a\\"})
     expect_error(ErrorClass::kBadModel, {"test", "pattern"}, [&] { Regex::from_tokenizer(bad, "test"); });
   expect_error(ErrorClass::kBadModel, {"test", "empty string"}, [] { Regex::from_tokenizer("a*", "test"); });
   expect_error(ErrorClass::kBadModel, {"test", "cannot be compiled"}, [] { Regex::from_tokenizer("(a", "test"); });
 }
 
 TEST(Pattern, UsualOnesPass) {
-  for (const char* good : {R"((?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-                           R"([\p{Lu}\p{Lt}]*[\p{Ll}\p{M}]++(?i:'d)?|\d+|x{2,})", R"([\u3040-\u30FF]+)", R"(a(?=b)|(?<=a)b|(?>c))"})
+  for (const char* good :
+       {R"((?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+        R"([\p{Lu}\p{Lt}]*[\p{Ll}\p{M}]++(?i:'d)?|\d+|x{2,})", R"([\u3040-\u30FF]+)", R"(a(?=b)|(?<=a)b|(?>c))"})
     EXPECT_NO_THROW(Regex::from_tokenizer(good, "test")) << good;
 }
 

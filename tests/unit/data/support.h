@@ -90,7 +90,8 @@ void expect_error(ErrorClass error_class, const std::vector<std::string>& parts,
   } catch (const Error& error) {
     EXPECT_EQ(error_class_name(error.error_class()), error_class_name(error_class)) << error.what();
     for (const std::string& part : parts)
-      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << "'" << part << "' is missing in: " << error.what();
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos)
+          << "'" << part << "' is missing in: " << error.what();
     return;
   }
   ADD_FAILURE() << "no error; expected one with '" << (parts.empty() ? "" : parts.front()) << "'";

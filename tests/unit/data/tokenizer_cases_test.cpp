@@ -48,15 +48,17 @@ TEST(CaseA10, BothSpellingsOfMergesGiveTheSameIds) {
 
 TEST(CaseA10, EntryInNeitherFormIsAnErrorWithItsNumber) {
   for (const nlohmann::json& bad :
-       {nlohmann::json("he"), nlohmann::json("h e r"), nlohmann::json::array({"h"}), nlohmann::json::array({"h", "e", "r"}),
-        nlohmann::json(7), nlohmann::json::array({"h", 7}), nlohmann::json(nullptr), nlohmann::json::object()}) {
+       {nlohmann::json("he"), nlohmann::json("h e r"), nlohmann::json::array({"h"}),
+        nlohmann::json::array({"h", "e", "r"}), nlohmann::json(7), nlohmann::json::array({"h", 7}),
+        nlohmann::json(nullptr), nlohmann::json::object()}) {
     Files files(cases() / "tok-bpe");
     files.tokenizer["model"]["merges"][41] = bad;
     expect_error(ErrorClass::kBadModel, {"tokenizer.json", "merges entry 42"}, [&] { files.load(); });
   }
   Files files(cases() / "tok-bpe");
   files.tokenizer["model"]["merges"][41] = {"h", "nosuchpiece"};
-  expect_error(ErrorClass::kBadModel, {"merges entry 42", "nosuchpiece", "not in the vocabulary"}, [&] { files.load(); });
+  expect_error(ErrorClass::kBadModel, {"merges entry 42", "nosuchpiece", "not in the vocabulary"},
+               [&] { files.load(); });
 }
 
 TEST(CaseA10, EmptyMergeTableIsRefusedWhenThereAreMergedPieces) {

@@ -16,13 +16,23 @@ struct Refusal {
 
 const std::vector<Refusal>& refusals() {
   static const std::vector<Refusal> list = {
-      {"normalizer", [](Files& f) { f.tokenizer["normalizer"] = {{"type", "NFKC"}}; }, {"normalizer NFKC"}},
-      {"decoder", [](Files& f) { f.tokenizer["decoder"] = {{"type", "Metaspace"}}; }, {"decoder Metaspace"}},
+      {"normalizer",
+       [](Files& f) {
+         f.tokenizer["normalizer"] = {{"type", "NFKC"}};
+       },
+       {"normalizer NFKC"}},
+      {"decoder",
+       [](Files& f) {
+         f.tokenizer["decoder"] = {{"type", "Metaspace"}};
+       },
+       {"decoder Metaspace"}},
       {"model kind", [](Files& f) { f.tokenizer["model"]["type"] = "Unigram"; }, {"Unigram"}},
       {"no model", [](Files& f) { f.tokenizer.erase("model"); }, {"'model' is missing"}},
       {"no merges", [](Files& f) { f.tokenizer["model"].erase("merges"); }, {"'merges' is missing"}},
       {"dropout", [](Files& f) { f.tokenizer["model"]["dropout"] = 0.1; }, {"dropout is 0.1"}},
-      {"prefix", [](Files& f) { f.tokenizer["model"]["continuing_subword_prefix"] = "##"; }, {"continuing_subword_prefix", "##"}},
+      {"prefix",
+       [](Files& f) { f.tokenizer["model"]["continuing_subword_prefix"] = "##"; },
+       {"continuing_subword_prefix", "##"}},
       {"suffix", [](Files& f) { f.tokenizer["model"]["end_of_word_suffix"] = "</w>"; }, {"end_of_word_suffix", "</w>"}},
       {"byte fallback",
        [](Files& f) {
@@ -32,10 +42,20 @@ const std::vector<Refusal>& refusals() {
        },
        {"byte_fallback"}},
       {"no pre-tokenizer", [](Files& f) { f.tokenizer["pre_tokenizer"] = nullptr; }, {"pre_tokenizer is null"}},
-      {"pre-tokenizer kind", [](Files& f) { f.tokenizer["pre_tokenizer"] = {{"type", "Metaspace"}}; }, {"pre_tokenizer Metaspace"}},
-      {"no ByteLevel", [](Files& f) { f.tokenizer["pre_tokenizer"] = {{"type", "Digits"}}; }, {"no ByteLevel"}},
+      {"pre-tokenizer kind",
+       [](Files& f) {
+         f.tokenizer["pre_tokenizer"] = {{"type", "Metaspace"}};
+       },
+       {"pre_tokenizer Metaspace"}},
+      {"no ByteLevel",
+       [](Files& f) {
+         f.tokenizer["pre_tokenizer"] = {{"type", "Digits"}};
+       },
+       {"no ByteLevel"}},
       {"after ByteLevel",
-       [](Files& f) { f.tokenizer["pre_tokenizer"]["pretokenizers"].push_back({{"type", "Digits"}}); },
+       [](Files& f) {
+         f.tokenizer["pre_tokenizer"]["pretokenizers"].push_back({{"type", "Digits"}});
+       },
        {"Digits", "after ByteLevel"}},
       {"split behaviour",
        [](Files& f) { f.tokenizer["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Scattered"; },
@@ -43,7 +63,11 @@ const std::vector<Refusal>& refusals() {
       {"split pattern",
        [](Files& f) { f.tokenizer["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "\\h+"; },
        {"'\\h'"}},
-      {"post-processor kind", [](Files& f) { f.tokenizer["post_processor"] = {{"type", "RobertaProcessing"}}; }, {"RobertaProcessing"}},
+      {"post-processor kind",
+       [](Files& f) {
+         f.tokenizer["post_processor"] = {{"type", "RobertaProcessing"}};
+       },
+       {"RobertaProcessing"}},
       {"template without its token",
        [](Files& f) { f.tokenizer["post_processor"]["special_tokens"] = json::object(); },
        {"<|begin_of_text|>", "missing"}},
@@ -54,8 +78,12 @@ const std::vector<Refusal>& refusals() {
       {"negative id", [](Files& f) { f.tokenizer["model"]["vocab"]["!"] = -1; }, {"vocab '!'", "-1"}},
       {"shared id", [](Files& f) { f.tokenizer["model"]["vocab"]["!"] = 1; }, {"share id 1"}},
       {"huge id", [](Files& f) { f.tokenizer["model"]["vocab"]["!"] = 2000000000; }, {"2000000000"}},
-      {"added token over a piece", [](Files& f) { f.tokenizer["added_tokens"][0]["id"] = 5; }, {"<|begin_of_text|>", "has id 5"}},
-      {"hole in the added ids", [](Files& f) { f.tokenizer["added_tokens"][5]["id"] = 600; }, {"<|pad|>", "600", "511"}},
+      {"added token over a piece",
+       [](Files& f) { f.tokenizer["added_tokens"][0]["id"] = 5; },
+       {"<|begin_of_text|>", "has id 5"}},
+      {"hole in the added ids",
+       [](Files& f) { f.tokenizer["added_tokens"][5]["id"] = 600; },
+       {"<|pad|>", "600", "511"}},
       {"added token twice",
        [](Files& f) { f.tokenizer["added_tokens"][1]["content"] = "<|begin_of_text|>"; },
        {"added_tokens entry 2", "twice"}},
@@ -64,9 +92,15 @@ const std::vector<Refusal>& refusals() {
       {"bos wish", [](Files& f) { f.config["add_bos_token"] = false; }, {"add_bos_token"}},
       {"eos wish", [](Files& f) { f.config["add_eos_token"] = true; }, {"add_eos_token"}},
       {"flags of added tokens",
-       [](Files& f) { f.config["added_tokens_decoder"]["506"] = {{"content", "<|begin_of_text|>"}, {"lstrip", true}}; },
+       [](Files& f) {
+         f.config["added_tokens_decoder"]["506"] = {{"content", "<|begin_of_text|>"}, {"lstrip", true}};
+       },
        {"flags", "<|begin_of_text|>"}},
-      {"other added token", [](Files& f) { f.config["added_tokens_decoder"]["512"] = {{"content", "<x>"}}; }, {"'<x>'", "512"}},
+      {"other added token",
+       [](Files& f) {
+         f.config["added_tokens_decoder"]["512"] = {{"content", "<x>"}};
+       },
+       {"'<x>'", "512"}},
   };
   return list;
 }
@@ -115,7 +149,8 @@ TEST(TokenizerFiles, TemplateMayAddTokensBehindTheText) {
 
 TEST(TokenizerFiles, ChatTemplateSources) {
   Files files(cases() / "tok-bpe");
-  files.config["chat_template"] = json::array({{{"name", "tool_use"}, {"template", "a"}}, {{"name", "default"}, {"template", "b"}}});
+  files.config["chat_template"] =
+      json::array({{{"name", "tool_use"}, {"template", "a"}}, {{"name", "default"}, {"template", "b"}}});
   EXPECT_EQ(files.load().chat_template(), "b");
   const TemporaryFolder folder;
   folder.write("tokenizer.json", files.tokenizer.dump());

@@ -128,13 +128,12 @@ TEST(Hdf5, PiecesGiveTheSameFile) {
   const TempFolder folder;
   const std::uint64_t before = detail::max_piece_bytes;
   for (const std::uint64_t piece : {std::uint64_t{1000}, before}) {
-    detail::max_piece_bytes = piece;
+    const Restored<std::uint64_t> small(detail::max_piece_bytes, piece);
     Hdf5File file = Hdf5File::create(folder / fmt::format("{}.h5", piece));
     file.write("/d", Dtype::kF64, 10'007, pattern(80'056));
     file.close();
     EXPECT_TRUE(read_all(Hdf5File::open(folder / fmt::format("{}.h5", piece)), "/d") == pattern(80'056));
   }
-  detail::max_piece_bytes = before;
   EXPECT_TRUE(read_bytes(folder / "1000.h5") == read_bytes(folder / fmt::format("{}.h5", before)));
 }
 

@@ -17,6 +17,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "shardtune/core/error.h"
@@ -42,6 +43,20 @@ class TempFolder {
 
  private:
   fs::path path_;
+};
+
+/// Sets a variable until the end of the scope.
+template <typename T>
+class Restored {
+ public:
+  Restored(T& variable, T value) : variable_(variable), before_(std::exchange(variable, value)) {}
+  ~Restored() { variable_ = before_; }
+  Restored(const Restored&) = delete;
+  Restored& operator=(const Restored&) = delete;
+
+ private:
+  T& variable_;
+  T before_;
 };
 
 inline fs::path case_file(const std::string& name) {

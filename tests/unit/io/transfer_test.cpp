@@ -61,12 +61,11 @@ TEST(CaseA31, FileThatShrinksWhileItIsRead) {
 }
 
 TEST(CaseA31, TransfersAreCutIntoPieces) {
-  const std::uint64_t before = std::exchange(detail::max_piece_bytes, 7);
+  const Restored<std::uint64_t> small(detail::max_piece_bytes, 7);
   const TempFolder folder;
   const std::string text = read_bytes(case_file("safetensors-bad-expected.json"));
   write_file_atomic(folder / "a", text);
   EXPECT_TRUE(read_text_file(folder / "a", ErrorClass::kBadData) == text);
-  detail::max_piece_bytes = before;
 }
 
 TEST(CaseA31, ReadErrorsNameTheReason) {

@@ -1,0 +1,103 @@
+// SmolLM2-135M-Instruct on our own conversations against Transformers + PEFT with an fp64 log-sum-exp. Needs the model folder in
+// SHARDTUNE_DEMO_MODEL (tools/setup.sh makes it) and fails without it.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "shardtune/adapters/peft_folder.h"
+#include "shardtune/comm/self.h"
+#include "shardtune/io/safetensors.h"
+#include "support/runs.h"
+
+namespace shardtune::testing {
+namespace {
+
+std::filesystem::path demo_model() {
+  const char* folder = std::getenv("SHARDTUNE_DEMO_MODEL");
+  if (folder == nullptr || !std::filesystem::exists(std::filesystem::path(folder) / "config.json"))
+    throw std::runtime_error("SHARDTUNE_DEMO_MODEL does not name the demo model: run tools/run_tests.sh");
+  return folder;
+}
+
+std::uint64_t name_seed(const std::string& name) {
+  std::uint64_t hash = 0xCBF29CE484222325ull;
+  for (const unsigned char c : name) hash = (hash ^ c) * 0x100000001B3ull;
+  return hash;
+}
+
+/// The reference scripts' start values: splitmix64, top 24 bits, in [-bound, bound).
+at::Tensor uniform(std::uint64_t seed, std::vector<std::int64_t> shape, double bound) {
+  at::Tensor out = at::empty(shape, at::kFloat);
+  auto* values = out.mutable_data_ptr<float>();
+  for (std::int64_t i = 0; i < out.numel(); ++i) {
+    std::uint64_t z = seed + static_cast<std::uint64_t>(i + 1) * 0x9E3779B97F4A7C15ull;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+    z ^= z >> 31;
+    values[i] = static_cast<float>((static_cast<double>(z >> 40) / 8388608.0 - 1.0) * bound);
+  }
+  return out;
+}
+
+void set_start_values(train::Run& run) {
+  for (std::size_t unit = 0; unit < run.shards->units(); ++unit)
+    run.shards->trained(unit).for_each_range([&](std::size_t slot, std::int64_t begin, std::int64_t end, at::Tensor part) {
+      const model::Parameter& parameter = run.shards->spec(unit).parameters[slot];
+      if (parameter.initial != model::Initial::kLoraA) return;
+      const at::Tensor full = uniform(name_seed(adapters::peft_name(parameter.name)), parameter.shape,
+                                      1.0 / std::sqrt(static_cast<double>(parameter.shape[1])));
+      part.copy_(full.view({-1}).narrow(0, begin, end - begin));
+    });
+}
+
+std::unique_ptr<train::Run> build(const Scratch& scratch, comm::Communicator& communicator, const char* dtype) {
+  const at::Tensor ids = read_tensors(data_folder() / "smollm2/own_rows.safetensors")["input_ids"].to(at::kLong);
+  write_rows(scratch / "rows.jsonl", ids, ids);
+  options::RunOptions options = plain_options(demo_model(), scratch / "rows.jsonl");
+  options.model.dtype = dtype;
+  options.train.per_device_train_batch_size = 2;
+  options.train.max_steps = 5;
+  options.optim.learning_rate = 1e-4;
+  options.optim.lr_scheduler_type = "cosine";
+  options.optim.weight_decay = 1e-4;
+  return train::build_run(options, communicator);
+}
+
+void expect_row_losses(const char* dtype, const nlohmann::json& expected, double bound) {
+  Scratch scratch;
+  const auto communicator = comm::make_self_communicator();
+  const auto run = build(scratch, *communicator, dtype);
+  for (std::size_t row = 0; row < expected.size(); ++row) {
+    const auto batch = data::collate(run->train_rows, {static_cast<std::int64_t>(row)});
+    ASSERT_EQ(batch.target_count, 255);
+    EXPECT_NEAR(run->engine->evaluate(batch) / 255, expected[row].get<double>(), bound) << "row " << row;
+  }
+}
+
+TEST(SmolLM2, BaseLossesFp32) {
+  expect_row_losses("float32", read_json(data_folder() / "smollm2/own_loss.json")["base_loss"]["fp32"], 1e-5);
+}
+
+TEST(SmolLM2, BaseLossesBf16) {
+  expect_row_losses("bfloat16", read_json(data_folder() / "smollm2/own_loss.json")["base_loss"]["bf16"], 1e-2);
+}
+
+TEST(SmolLM2, FiveLoraSteps) {
+  const auto expected = read_json(data_folder() / "smollm2/own_loss.json")["curve_fp64"];
+  Scratch scratch;
+  const auto communicator = comm::make_self_communicator();
+  const auto run = build(scratch, *communicator, "float32");
+  set_start_values(*run);
+  const auto results = run_steps(*run, 0, 5);
+  for (std::size_t i = 0; i < 5; ++i) {
+    EXPECT_NEAR(results[i].loss, expected[i]["loss"].get<double>(), 2e-5) << "step " << i + 1;
+    const double norm = expected[i]["grad_norm"];
+    EXPECT_NEAR(results[i].grad_norm, norm, 2e-4 * norm) << "step " << i + 1;
+    EXPECT_NEAR(results[i].learning_rate, expected[i]["lr"].get<double>(), 1e-15) << "step " << i + 1;
+  }
+}
+
+}  // namespace
+}  // namespace shardtune::testing
