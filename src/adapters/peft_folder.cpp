@@ -60,14 +60,34 @@ LoraConfig read_adapter_config(const std::filesystem::path& folder, const model:
   return out;
 }
 
+/// A folder's adapter has its rank, scale and targets already: an option that says otherwise would be ignored in silence.
+void refuse_contradictions(const AdapterOptions& options, const LoraConfig& folder, const model::ModelConfig& model,
+                           const std::set<std::string>& explicitly_set) {
+  const auto check = [&](const char* option, bool same, const std::string& wish, const std::string& found) {
+    if (!explicitly_set.contains(option) || same) return;
+    fail(ErrorClass::kUsage, "--{} {} contradicts {}, which says {}; leave the option out, or start without --adapter_name_or_path",
+         option, wish, (std::filesystem::path(options.adapter_name_or_path) / "adapter_config.json").string(), found);
+  };
+  check("lora_r", options.lora_r == folder.rank, std::to_string(options.lora_r), std::to_string(folder.rank));
+  check("lora_alpha", options.lora_alpha == folder.alpha, fmt::to_string(options.lora_alpha), fmt::to_string(folder.alpha));
+  check("use_rslora", options.use_rslora == folder.rank_stabilised, options.use_rslora ? "True" : "False",
+        folder.rank_stabilised ? "True" : "False");
+  if (!explicitly_set.contains("lora_target_modules")) return;
+  const std::set<std::string> wish = resolve_targets(options.lora_target_modules, model);
+  check("lora_target_modules", wish == folder.modules, options.lora_target_modules,
+        fmt::format("{} modules: {}", folder.modules.size(), fmt::join(folder.modules, " ")));
+}
+
 }  // namespace
 
 std::string peft_name(const std::string& parameter) { return "base_model.model." + parameter; }
 
-LoraConfig make_lora_config(const AdapterOptions& options, const model::ModelConfig& config) {
+LoraConfig make_lora_config(const AdapterOptions& options, const model::ModelConfig& config,
+                            const std::set<std::string>& explicitly_set) {
   LoraConfig out;
   if (!options.adapter_name_or_path.empty()) {
     out = read_adapter_config(options.adapter_name_or_path, config);
+    refuse_contradictions(options, out, config, explicitly_set);
   } else {
     out.rank = options.lora_r;
     out.alpha = options.lora_alpha;

@@ -1,5 +1,6 @@
 #include <cmath>
 
+#include "same_everywhere.h"
 #include "shardtune/adapters/peft_folder.h"
 #include "shardtune/comm/agree.h"
 #include "shardtune/core/error.h"
@@ -53,9 +54,9 @@ void make_loaders(Run& run) {
   run.total_steps = total_step_count(train, run.steps_per_epoch);
 }
 
-void make_model(Run& run) {
+void make_model(Run& run, const std::set<std::string>& explicitly_set) {
   if (run.options.adapter.use_peft_lora) {
-    run.lora = adapters::make_lora_config(run.options.adapter, run.config);
+    run.lora = adapters::make_lora_config(run.options.adapter, run.config, explicitly_set);
     if (run.config.tied_embeddings && run.lora->modules.contains("lm_head"))
       fail(ErrorClass::kUsage, "--lora_target_modules: lm_head is tied to the embedding in this model; an adapter on it is not supported");
   }
@@ -70,17 +71,19 @@ std::int64_t total_step_count(const TrainOptions& options, std::int64_t steps_pe
   return static_cast<std::int64_t>(std::ceil(options.num_train_epochs * static_cast<double>(steps_per_epoch)));
 }
 
-std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communicator& communicator) {
+std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communicator& communicator,
+                               const std::set<std::string>& explicitly_set) {
   auto run = std::make_unique<Run>();
   run->options = options;
   run->communicator = &communicator;
   comm::agree(communicator, [&] {
     run->config = model::read_config(options.model.model_name_or_path);
     run->base_type = base_type_of(options.model, run->config);
-    make_model(*run);
+    make_model(*run, explicitly_set);
     read_data(*run);
     make_loaders(*run);
   });
+  check_same_inputs(*run);
   comm::agree(communicator, [&] {
     run->shards = std::make_unique<fsdp::ShardedModel>(run->model->units(), run->base_type, communicator);
     load_weights(*run);

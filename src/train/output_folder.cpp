@@ -9,7 +9,8 @@
 namespace shardtune::train {
 namespace {
 
-/// What a run leaves in its folder.
+/// What a run leaves in its folder. metrics.jsonl alone is the note of a start that failed before it trained (a wrong path, say):
+/// the corrected command may use the folder.
 std::vector<std::filesystem::path> run_files(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> found;
   for (const char* name : {"metrics.jsonl", "run_options.json", "adapter_model.safetensors", "adapter_config.json", "model.safetensors"})
@@ -17,6 +18,7 @@ std::vector<std::filesystem::path> run_files(const std::filesystem::path& folder
   if (!std::filesystem::is_directory(folder)) return found;
   for (const auto& entry : std::filesystem::directory_iterator(folder))
     if (entry.is_directory() && entry.path().filename().string().starts_with("checkpoint-")) found.push_back(entry.path());
+  if (found.size() == 1 && found.front().filename() == "metrics.jsonl") found.clear();
   return found;
 }
 

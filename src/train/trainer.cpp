@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <set>
 
 #include "banner.h"
 #include "output_folder.h"
+#include "same_everywhere.h"
 #include "shardtune/checkpoint/checkpoint.h"
 #include "shardtune/comm/agree.h"
 #include "shardtune/export/export.h"
@@ -166,15 +168,17 @@ class Trainer {
   std::int64_t window_tokens_ = 0, window_steps_ = 0, steps_here_ = 0;
 };
 
-}  // namespace
+std::set<std::string> explicitly_set(const options::ParseResult& parsed) {
+  std::set<std::string> names;
+  for (const auto& option : parsed.effective)
+    if (option.source != "default") names.insert(option.name);
+  return names;
+}
 
-void train(const options::ParseResult& parsed, comm::Communicator& communicator) {
+void run_in_prepared_folder(const options::ParseResult& parsed, comm::Communicator& communicator) {
   std::filesystem::path resume;
-  comm::agree(communicator, [&] {
-    if (communicator.rank() == 0) prepare_output_folder(parsed.options);
-  });
   comm::agree(communicator, [&] { resume = resolve_resume(parsed.options); });
-  const std::unique_ptr<Run> run = build_run(parsed.options, communicator);
+  const std::unique_ptr<Run> run = build_run(parsed.options, communicator, explicitly_set(parsed));
   comm::agree(communicator, [&] {
     if (communicator.rank() != 0) return;
     print_banner(*run, parsed);
@@ -184,6 +188,30 @@ void train(const options::ParseResult& parsed, comm::Communicator& communicator)
   Trainer trainer(*run, parsed);
   if (!resume.empty()) trainer.resume(resume);
   trainer.run();
+}
+
+/// The run's end as the last line of metrics.jsonl, for whoever reads that file and not the log.
+void record_error(const std::filesystem::path& output_dir, const comm::AgreedError& error) {
+  try {
+    MetricsWriter(output_dir).error(std::string(error_class_name(error.error_class())), error.what());
+  } catch (const Error&) {
+    // The folder became unusable (a full disk, say): the error at hand is the one to tell.
+  }
+}
+
+}  // namespace
+
+void train(const options::ParseResult& parsed, comm::Communicator& communicator) {
+  check_same_options(parsed, communicator);
+  comm::agree(communicator, [&] {
+    if (communicator.rank() == 0) prepare_output_folder(parsed.options);
+  });
+  try {
+    run_in_prepared_folder(parsed, communicator);
+  } catch (const comm::AgreedError& error) {
+    if (communicator.rank() == 0) record_error(parsed.options.train.output_dir, error);
+    throw;
+  }
 }
 
 }  // namespace shardtune::train

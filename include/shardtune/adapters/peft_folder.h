@@ -1,5 +1,6 @@
 #pragma once
 #include <filesystem>
+#include <set>
 #include <string>
 
 #include "shardtune/adapters/lora.h"
@@ -14,7 +15,8 @@ std::string peft_name(const std::string& parameter);
 /// LoRA settings from the options, targets resolved. With --adapter_name_or_path rank, alpha, rsLoRA and targets come from the
 /// folder's adapter_config.json; `explicitly_set` names the options the user gave, which must then agree with the folder
 /// (Error(kUsage) otherwise). Dropout is the option's.
-LoraConfig make_lora_config(const AdapterOptions& options, const model::ModelConfig& config);
+LoraConfig make_lora_config(const AdapterOptions& options, const model::ModelConfig& config,
+                            const std::set<std::string>& explicitly_set = {});
 
 /// Checks that the folder's adapter tensors are exactly the trainable parameters of the units, names and shapes, before any is
 /// read. Error(kBadModel).

@@ -15,11 +15,11 @@ namespace shardtune::checkpoint {
 /// The few numbers beside the tensors that a run continues from.
 struct RunState {
   std::int64_t step = 0;  ///< optimizer steps taken
-  data::LoaderPosition position;
+  data::LoaderPosition position{};
   std::int64_t num_tokens = 0;
   double loss_sum = 0;  ///< over all steps, for the mean in the last line
   /// What decides the order and meaning of the data; a resumed run must agree in all of it. Text pairs, compared by name.
-  std::vector<std::pair<std::string, std::string>> fixed;
+  std::vector<std::pair<std::string, std::string>> fixed{};
 };
 
 /// Writes OUTPUT_DIR/checkpoint-STEP: one HDF5 file per rank with the roles weight, exp_avg and exp_avg_sq as one packed dataset

@@ -1,6 +1,8 @@
 #pragma once
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "shardtune/adapters/lora.h"
@@ -33,8 +35,11 @@ struct Run {
   at::ScalarType base_type{};  ///< storage and compute type of the base
 };
 
-/// Reads options' files and builds the run. Rank-local failures are agreed before each collective. Collective.
-std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communicator& communicator);
+/// Reads options' files and builds the run. `explicitly_set` names the options that do not come from their default: those may not
+/// contradict an adapter folder. Rank-local failures are agreed before each collective, and so is that all ranks read the same.
+/// Collective.
+std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communicator& communicator,
+                               const std::set<std::string>& explicitly_set = {});
 
 /// Fills this rank's shards: base weights from the model folder (own byte ranges only), adapters from the PEFT folder or from
 /// the seed. No communication.
