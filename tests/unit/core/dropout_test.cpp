@@ -1,0 +1,66 @@
+// The rule of the mask, written out again from its definition, and its properties.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "shardtune/core/ops.h"
+#include "shardtune/core/philox.h"
+
+namespace shardtune {
+namespace {
+
+struct Tokens {
+  std::vector<std::int64_t> samples;
+  std::vector<std::int32_t> positions;
+  ops::DropoutKey key(double p, std::uint32_t step = 3, std::uint32_t site = 18, std::uint64_t seed = 77) const {
+    return {.seed = seed, .step = step, .site = site, .probability = p, .samples = samples, .document_positions = positions};
+  }
+};
+
+TEST(Dropout, FollowsTheWrittenRule) {
+  const Tokens tokens{{5, 5, 900}, {0, 1, 41}};
+  for (const std::int64_t width : {8, 6, 5}) {  // widths that four does not divide begin inside a group
+    const at::Tensor x = at::arange(1, 3 * width + 1, at::kFloat).view({3, width});
+    const at::Tensor y = ops::dropout(x, tokens.key(0.25));
+    for (std::int64_t n = 0; n < 3; ++n)
+      for (std::int64_t c = 0; c < width; ++c) {
+        const auto token = static_cast<std::size_t>(n);
+        const std::uint64_t element = static_cast<std::uint64_t>(tokens.positions[token]) * static_cast<std::uint64_t>(width) + static_cast<std::uint64_t>(c);
+        const auto words = philox4x32({static_cast<std::uint32_t>(tokens.samples[token]), 3, 18, static_cast<std::uint32_t>(element / 4)}, 77);
+        const bool kept = static_cast<double>(words[element % 4]) >= 0.25 * 4294967296.0;
+        EXPECT_EQ(y[n][c].item<float>(), kept ? x[n][c].item<float>() * (1.0f / 0.75f) : 0.0f) << n << " " << c;
+      }
+  }
+}
+
+TEST(Dropout, KeepsTheRightShare) {
+  Tokens tokens;
+  for (std::int32_t i = 0; i < 500; ++i) {
+    tokens.samples.push_back(i);
+    tokens.positions.push_back(i % 7);
+  }
+  const at::Tensor y = ops::dropout(at::ones({500, 400}), tokens.key(0.1));
+  const double kept = at::count_nonzero(y).item<double>() / 200000.0;
+  EXPECT_NEAR(kept, 0.9, 6 * std::sqrt(0.1 * 0.9 / 200000.0));  // six standard deviations
+}
+
+TEST(Dropout, DependsOnTheDocumentAndNotOnTheBatch) {
+  const Tokens together{{1, 1, 2}, {0, 1, 0}}, alone{{2}, {0}};
+  const at::Tensor x = at::ones({3, 64});
+  EXPECT_TRUE(at::equal(ops::dropout(x, together.key(0.5))[2], ops::dropout(x.narrow(0, 0, 1), alone.key(0.5))[0]));
+  const at::Tensor one = ops::dropout(x, together.key(0.5));
+  EXPECT_FALSE(at::equal(one, ops::dropout(x, together.key(0.5, 4))));
+  EXPECT_FALSE(at::equal(one, ops::dropout(x, together.key(0.5, 3, 19))));
+  EXPECT_FALSE(at::equal(one, ops::dropout(x, together.key(0.5, 3, 18, 78))));
+  EXPECT_TRUE(at::equal(one, ops::dropout(x, together.key(0.5))));
+}
+
+TEST(Dropout, ZeroProbabilityIsTheInput) {
+  const Tokens tokens{{1}, {0}};
+  const at::Tensor x = at::ones({1, 4});
+  EXPECT_EQ(ops::dropout(x, tokens.key(0)).const_data_ptr(), x.const_data_ptr());
+}
+
+}  // namespace
+}  // namespace shardtune
