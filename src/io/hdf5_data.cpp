@@ -13,11 +13,13 @@ using namespace detail;
 
 namespace {
 
-/// Dataset creation: one contiguous run, its space taken at once, never filled with zeros first.
+/// Dataset creation: one contiguous run, its space taken at once, never filled with zeros first; no time stamps, so that the
+/// same content gives the same file.
 bool set_layout(const Hdf5Properties& creation) {
   return creation && H5Pset_layout(creation.get(), H5D_CONTIGUOUS) >= 0 &&
          H5Pset_alloc_time(creation.get(), H5D_ALLOC_TIME_EARLY) >= 0 &&
-         H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER) >= 0;
+         H5Pset_fill_time(creation.get(), H5D_FILL_TIME_NEVER) >= 0 &&
+         H5Pset_obj_track_times(creation.get(), false) >= 0;
 }
 
 /// Calls move(memory space, file space, first byte) for pieces of at most max_piece_bytes. Returns "" or the library's text

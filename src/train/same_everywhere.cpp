@@ -71,7 +71,8 @@ void check_same_options(const options::ParseResult& parsed, comm::Communicator& 
     const auto next = [&] {
       const std::size_t end = rank0.find('\0', at);
       SHARDTUNE_CHECK(end != std::string::npos, "rank 0 knows fewer options than this one");
-      return rank0.substr(std::exchange(at, end + 1), end - at);
+      const std::size_t begin = std::exchange(at, end + 1);
+      return rank0.substr(begin, end - begin);
     };
     for (const options::EffectiveOption& option : parsed.effective) {
       const std::string name = next(), value = next(), source = next();

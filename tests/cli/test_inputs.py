@@ -1,0 +1,246 @@
+"""Broken or missing models, data and output folders: one line, exit code 1, no result, the same on every number of ranks."""
+
+import json
+import math
+import struct
+
+from support import CASES, RANKS, CliTest, in_parallel, lora_options, main, options, read_lines, read_safetensors, run, write_safetensors
+
+
+class Model(CliTest):
+    def refuse(self, folder, *fragments, **keywords):
+        self.check_refused(lora_options(model_name_or_path=folder), "bad_model", *fragments, **keywords)
+
+    def with_tensor(self, change):
+        """A copy of the model with `change(header, data)` made to its weights: returns the folder."""
+        folder = self.model_copy()
+        header, data = read_safetensors(folder / "model.safetensors")
+        data = bytearray(data)
+        change(header, data)
+        write_safetensors(folder / "model.safetensors", header, bytes(data))
+        return folder
+
+    def test_missing_folder(self):
+        self.refuse(self.scratch / "nowhere", str(self.scratch / "nowhere"), "--model_name_or_path")
+
+    def test_missing_shards_are_all_named(self):
+        folder = self.model_copy(source="base-sharded-mixed")
+        for number in (1, 2):
+            (folder / f"model-0000{number}-of-00002.safetensors").unlink()
+        self.refuse(folder, "2 of the 2 files", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+
+    def test_case_a35_missing_shard(self):
+        self.refuse(CASES / "base-index-missing-shard", "1 of the 2 files", "model-00002-of-00002.safetensors")
+
+    def test_truncated_weights(self):
+        folder = self.model_copy()
+        path = folder / "model.safetensors"
+        path.write_bytes(path.read_bytes()[:-1000])
+        self.refuse(folder, "model.safetensors")
+
+    def test_header_longer_than_the_file(self):
+        folder = self.model_copy()
+        path = folder / "model.safetensors"
+        path.write_bytes(struct.pack("<Q", 1 << 20) + path.read_bytes()[8:])
+        self.refuse(folder, "model.safetensors", "1048576")
+
+    def test_integer_weights(self):
+        def change(header, _):
+            header["model.layers.1.mlp.up_proj.weight"]["dtype"] = "I32"  # as wide as F32
+
+        self.refuse(self.with_tensor(change), "model.layers.1.mlp.up_proj.weight", "I32", "F32, F16 or BF16")
+
+    def test_int64_weights(self):
+        def change(header, data):
+            norm = header["model.norm.weight"]
+            norm.update(dtype="I64", data_offsets=[len(data), len(data) + 8 * norm["shape"][0]])
+            data.extend(bytes(8 * norm["shape"][0]))
+
+        # The old bytes of the norm are now a hole, which is a fault of its own: move the tensor to the end by rewriting all.
+        folder = self.with_tensor(lambda header, data: None)
+        header, data = read_safetensors(folder / "model.safetensors")
+        parts, at = [], 0
+        metadata = {"__metadata__": header.pop("__metadata__")} if "__metadata__" in header else {}
+        for name, tensor in header.items():
+            begin, end = tensor["data_offsets"]
+            part = bytes(2 * (end - begin)) if name == "model.norm.weight" else data[begin:end]
+            tensor["data_offsets"] = [at, at + len(part)]
+            at += len(part)
+            parts.append(part)
+        header["model.norm.weight"]["dtype"] = "I64"
+        write_safetensors(folder / "model.safetensors", {**metadata, **header}, b"".join(parts))
+        self.refuse(folder, "model.norm.weight", "I64")
+
+    def test_shape_against_config(self):
+        folder = self.model_copy()
+        self.change_config(folder, intermediate_size=48)
+        self.refuse(folder, "mlp", "[48, 32]", "config.json")
+
+    def test_vocabulary_against_config(self):
+        # Case A45 (c).
+        folder = self.model_copy()
+        self.change_config(folder, vocab_size=512)
+        self.refuse(folder, "[520, 32]", "[512, 32]")
+
+    def test_unknown_architecture(self):
+        folder = self.model_copy()
+        self.change_config(folder, architectures=["MambaForCausalLM"], model_type="mamba")
+        self.refuse(folder, "MambaForCausalLM", "LlamaForCausalLM")
+
+    def test_config_of_wrong_types(self):
+        folder = self.model_copy()
+        self.change_config(folder, model_type=3)
+        self.refuse(folder, "config.json", "model_type")
+
+    def test_weights_that_are_not_numbers(self):
+        def change(header, data):
+            begin = header["model.layers.0.self_attn.v_proj.weight"]["data_offsets"][0]
+            data[begin + 400:begin + 404] = struct.pack("<f", math.nan)
+
+        self.refuse(self.with_tensor(change), "model.layers.0.self_attn.v_proj.weight", "not finite", "element 100")
+
+    def test_missing_tokenizer(self):
+        folder = self.model_copy()
+        (folder / "tokenizer.json").unlink()
+        self.refuse(folder, "tokenizer.json")
+
+
+class Adapter(CliTest):
+    def adapter_copy(self, **changes):
+        folder = self.model_copy("adapter", "lora-start")
+        path = folder / "adapter_config.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+        return folder
+
+    def test_missing_adapter(self):
+        self.check_refused(lora_options(adapter_name_or_path=self.scratch / "nowhere"), "bad_model", str(self.scratch / "nowhere"))
+
+    def test_adapter_of_another_rank(self):
+        self.check_refused(lora_options(adapter_name_or_path=self.adapter_copy(r=8)), "bad_model", "[8, 32]", "[4, 32]")
+
+    def test_adapter_config_of_wrong_types(self):
+        for change in ({"peft_type": 3}, {"r": "4"}, {"target_modules": [3]}, {"use_rslora": "yes"}, {"peft_type": None}):
+            with self.subTest(change=change):
+                self.scratch.joinpath("adapter").exists() and __import__("shutil").rmtree(self.scratch / "adapter")
+                self.check_refused(lora_options(adapter_name_or_path=self.adapter_copy(**change)), "bad_model", "adapter_config.json",
+                                   next(iter(change)), ranks=(2,))
+
+    def test_options_that_contradict_the_adapter(self):
+        for change, found in ((dict(lora_r=8), "4"), (dict(lora_alpha=16), "8"), (dict(use_rslora=True), "False"),
+                              (dict(lora_target_modules="q_proj"), "14 modules")):
+            with self.subTest(change=change):
+                name, value = next(iter(change.items()))
+                self.check_refused(lora_options(**change), "usage", f"--{name} {value}", "adapter_config.json", found, code=2, ranks=(2,))
+
+    def test_contradiction_from_the_environment(self):
+        self.check_refused(lora_options(), "usage", "--lora_r 8", code=2, ranks_env={"SHARDTUNE_LORA_R": "8"})
+
+    def test_options_that_agree_with_the_adapter(self):
+        done = run(2, options(lora_options(lora_r=4, lora_alpha=8, use_rslora=False, lora_target_modules="all-linear",
+                                           output_dir=self.scratch / "out")))
+        self.check_succeeded(done)
+
+    def test_case_a50_targets(self):
+        base = lora_options(adapter_name_or_path=None)
+        for targets, fragments in (("q_proj,qproj", ["'qproj'", "'q_proj'"]), ("Q_PROJ", ["'Q_PROJ'", "q_proj"]),
+                                   ("norm", ["'norm'", "not a linear layer"]), ("model.layers.[9].*", ["matches no"])):
+            with self.subTest(targets=targets):
+                self.check_refused({**base, "lora_target_modules": targets}, "usage", *fragments, code=2,
+                                   ranks=RANKS if targets == "q_proj,qproj" else (3,))
+        for targets, count in ((r".*layers\.[01]\.mlp.*_proj", 6), ("lm_head", 1)):
+            with self.subTest(targets=targets):
+                done = run(2, options(base, lora_target_modules=targets, output_dir=self.scratch / f"out-{count}"))
+                self.check_succeeded(done)
+                self.assertIn(f"on {count} modules: ", done.out)
+
+
+class Data(CliTest):
+    def refuse(self, path, *fragments, **changes):
+        self.check_refused(lora_options(dataset_name=path, **changes), "bad_data", *fragments)
+
+    def test_missing_file(self):
+        self.refuse(self.scratch / "nowhere.jsonl", "nowhere.jsonl", "--dataset_name")
+
+    def test_empty_file(self):
+        self.refuse(self.rows([]), "holds no record")
+
+    def test_invalid_json_names_the_line(self):
+        self.refuse(self.rows([{"text": "one"}, {"text": "two"}, '{"text": "three"', {"text": "four"}]), "rows.jsonl line 3")
+
+    def test_unknown_column_names_line_and_columns(self):
+        self.refuse(self.rows([{"text": "one"}, {"prompt": "two"}]), "line 2", "'prompt'", "--dataset_text_field")
+
+    def test_case_a45_id_at_the_end_of_the_vocabulary(self):
+        good = {"input_ids": [1, 2, 519, 4]}
+        self.refuse(self.rows([good, {"input_ids": [1, 520, 3]}]), "line 2", "520", "519")
+        done = run(2, options(lora_options(dataset_name=self.rows([good]), output_dir=self.scratch / "out")))
+        self.check_succeeded(done)
+
+    def test_missing_evaluation_split(self):
+        self.refuse(CASES / "rows-uneven.jsonl", "evaluation", "'test'", eval_strategy="epoch")
+
+    def test_step_without_trained_token(self):
+        ignored = {"input_ids": [5, 6, 7, 8, 9, 10, 11, 12], "labels": [-100] * 8}
+        trained = {"input_ids": [5, 6, 7, 8, 9, 10, 11, 12]}
+        rows = self.rows([ignored] * 4 + [trained] * 4)
+        self.refuse(rows, "step 1", "every label", packing=True, max_length=8)
+
+    def test_nothing_to_train_on(self):
+        self.refuse(self.rows([{"input_ids": [5, 6], "labels": [-100, -100]}]), "none of the 1 examples")
+
+    def test_long_samples_are_cut_counted_and_trained(self):
+        base = lora_options(max_length=16)
+        for n, done in in_parallel(lambda n: run(n, options(base, output_dir=self.scratch / f"out-{n}")), RANKS).items():
+            with self.subTest(ranks=n):
+                self.check_succeeded(done)
+                # 52 and 27 tokens are cut to 16: 36 + 11 are dropped, 112 - 47 stay.
+                self.assertIn("6 rows from 6 examples, 65 tokens; 2 examples cut at --max_length, 47 tokens dropped", done.out)
+                self.assertEqual(read_lines(self.scratch / f"out-{n}" / "metrics.jsonl")[-2]["num_tokens"], 2 * 65)
+
+
+class NonFinite(CliTest):
+    def test_learning_rate_too_high(self):
+        """Stops on all ranks before the weights change: the last checkpoint is that of the step before."""
+        for n in RANKS:
+            with self.subTest(ranks=n):
+                output = self.scratch / f"out-{n}"
+                done = run(n, options(lora_options(learning_rate=1e30, save_strategy="steps", save_steps=1, output_dir=output)))
+                message = self.check_failed_cleanly(done, 1, "non_finite", ["of step 2 is", "--learning_rate"])
+                names = {path.name for path in output.iterdir()}
+                self.assertEqual(names, {"metrics.jsonl", "run_options.json", "checkpoint-1"})
+                lines = read_lines(output / "metrics.jsonl")
+                self.assertEqual([line.get("step") for line in lines], [1, None])
+                self.assertEqual(lines[-1], {"error_class": "non_finite", "error": message})
+
+
+class Output(CliTest):
+    def test_below_a_file(self):
+        (self.scratch / "file").write_text("")
+        base = lora_options(output_dir=self.scratch / "file" / "out")
+        for n, done in in_parallel(lambda n: run(n, options(base)), RANKS).items():
+            with self.subTest(ranks=n):
+                self.check_failed_cleanly(done, 1, "bad_storage", [str(self.scratch / "file" / "out")])
+
+    def test_folder_of_another_run(self):
+        output = self.scratch / "out"
+        base = lora_options(output_dir=output)
+        self.check_succeeded(run(1, options(base)))
+        before = {path.name: path.read_bytes() for path in output.iterdir()}
+        for n, done in in_parallel(lambda n: run(n, options(base)), RANKS).items():
+            with self.subTest(ranks=n):
+                self.check_failed_cleanly(done, 1, "bad_storage", ["--overwrite_output_dir", "--resume_from_checkpoint", str(output)])
+        self.assertEqual({path.name: path.read_bytes() for path in output.iterdir()}, before)
+        self.check_succeeded(run(2, options(base, overwrite_output_dir=True)))
+        self.assertEqual(read_lines(output / "metrics.jsonl")[0]["step"], 1)
+
+    def test_corrected_command_may_use_the_folder_of_a_failed_start(self):
+        output = self.scratch / "out"
+        self.check_failed_cleanly(run(2, options(lora_options(output_dir=output, dataset_name="/nowhere"))), 1, "bad_data", [])
+        self.check_succeeded(run(2, options(lora_options(output_dir=output))))
+        lines = read_lines(output / "metrics.jsonl")
+        self.assertEqual(lines[0]["error_class"], "bad_data")
+        self.assertEqual(lines[1]["step"], 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""What is wrong in the options alone: exit code 2, before any file is opened."""
+
+from support import CliTest, lora_options, main, options, run, in_parallel, RANKS
+
+
+class Usage(CliTest):
+    def refuse(self, base, *fragments, **keywords):
+        self.check_refused(base, "usage", *fragments, code=2, recorded=False, **keywords)
+
+    def test_unknown_option_names_the_near_one(self):
+        self.refuse(lora_options(learnin_rate=1), "learnin_rate", "'--learning_rate'")
+
+    def test_wrong_value_names_what_is_allowed(self):
+        self.refuse(lora_options(lora_r="eight"), "lora_r", "'eight'", "integer")
+
+    def test_value_out_of_range(self):
+        self.refuse(lora_options(lora_dropout=1.5), "lora_dropout", "1.5", "below 1")
+
+    def test_contradicting_options(self):
+        self.refuse(lora_options(overwrite_output_dir=True, resume_from_checkpoint=True), "overwrite_output_dir",
+                    "resume_from_checkpoint", "contradict")
+
+    def test_option_that_would_be_ignored(self):
+        self.refuse(lora_options(use_peft_lora=None), "use_peft_lora", "does nothing")
+
+    def test_missing_required_options_are_named_together(self):
+        self.refuse({}, "model_name_or_path", "dataset_name")
+
+    def test_environment_is_checked_like_the_command_line(self):
+        self.refuse(lora_options(), "SHARDTUNE_LERNING_RATE", "learning_rate", ranks_env={"SHARDTUNE_LERNING_RATE": "1"})
+
+    def test_unknown_command(self):
+        for n, done in in_parallel(lambda n: run(n, ["tune"]), RANKS).items():
+            with self.subTest(ranks=n):
+                self.check_failed_cleanly(done, 2, "usage", ["'tune'", "train"])
+
+    def test_help_comes_once(self):
+        for n, done in in_parallel(lambda n: run(n, ["train", "--help"]), RANKS).items():
+            with self.subTest(ranks=n):
+                self.check_succeeded(done)
+                self.assertEqual(done.out.count("Usage:"), 1)
+
+
+class DifferentOptions(CliTest):
+    """Ranks that were started differently must not run: they would wait for each other."""
+
+    def refuse(self, before, *fragments):
+        # One rank alone cannot differ.
+        self.check_refused(lora_options(), "usage", *fragments, code=2, recorded=False, ranks=(2, 3, 4), before=before)
+
+    def test_environment_of_one_rank(self):
+        self.refuse('[ "$OMPI_COMM_WORLD_RANK" != 1 ] || export SHARDTUNE_SEED=7', "rank 1", "option seed is '7' (environment)",
+                    "'42' (default)")
+
+    def test_first_of_several(self):
+        self.refuse('[ "$OMPI_COMM_WORLD_RANK" = 0 ] || export SHARDTUNE_SEED=7 SHARDTUNE_MAX_LENGTH=64', "rank 1",
+                    "option max_length is '64'")
+
+    def test_same_value_from_another_place_is_fine(self):
+        done = run(2, options(lora_options(output_dir=self.scratch / "out")),
+                   before='[ "$OMPI_COMM_WORLD_RANK" != 1 ] || export SHARDTUNE_SEED=42')
+        self.check_succeeded(done)
+
+    def test_one_rank_with_a_wrong_option(self):
+        self.refuse('[ "$OMPI_COMM_WORLD_RANK" != 1 ] || export SHARDTUNE_SEED=x', "rank 1", "SHARDTUNE_SEED", "'x'")
+
+
+if __name__ == "__main__":
+    main()
