@@ -10,6 +10,7 @@
 
 #include "banner.h"
 #include "output_folder.h"
+#include "progress.h"
 #include "same_everywhere.h"
 #include "shardtune/checkpoint/checkpoint.h"
 #include "shardtune/comm/agree.h"
@@ -29,7 +30,8 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 class Trainer {
  public:
   Trainer(Run& run, const options::ParseResult& parsed)
-      : run_(run), parsed_(parsed), options_(run.options.train), communicator_(*run.communicator) {
+      : run_(run), parsed_(parsed), options_(run.options.train), communicator_(*run.communicator),
+        progress_(run.communicator->rank() == 0) {
     state_.fixed = fixed_settings(run);
     if (communicator_.rank() == 0) writer_.emplace(options_.output_dir);
   }
@@ -65,8 +67,13 @@ class Trainer {
            static_cast<double>(state_.position.step_in_epoch) / static_cast<double>(run_.steps_per_epoch);
   }
 
+  double seconds_left() const {
+    return training_seconds_ / static_cast<double>(steps_here_) * static_cast<double>(run_.total_steps - state_.step);
+  }
+
   void say(const std::string& text) const {
     if (communicator_.rank() != 0) return;
+    progress_.clear();
     std::fputs((text + "\n").c_str(), stdout);
     std::fflush(stdout);
   }
@@ -93,6 +100,7 @@ class Trainer {
       epoch_ended = true;
     }
     const bool last = state_.step == run_.total_steps;
+    progress_.draw(state_.step, run_.total_steps, seconds_left());
     if (state_.step % options_.logging_steps == 0 || last) log(result);
     if (due(options_.eval_strategy, eval_steps(), epoch_ended, last)) evaluate_now();
     if (due(options_.save_strategy, options_.save_steps, epoch_ended, last)) save();
@@ -117,7 +125,7 @@ class Trainer {
                          .tokens_per_second = static_cast<double>(window_tokens_) / seconds_since(window_start_),
                          .num_tokens = state_.num_tokens,
                          .peak_rss_bytes = peak_of_ranks()};
-    metrics.seconds_left = training_seconds_ / static_cast<double>(steps_here_) * static_cast<double>(run_.total_steps - state_.step);
+    metrics.seconds_left = seconds_left();
     write([&] { writer_->train(metrics); });
     window_loss_ = 0;
     window_tokens_ = window_steps_ = 0;
@@ -141,6 +149,7 @@ class Trainer {
 
   /// Rank 0 writes; all ranks learn whether it worked.
   void write(const std::function<void()>& action) {
+    progress_.clear();
     comm::agree(communicator_, [&] {
       if (communicator_.rank() == 0) action();
     });
@@ -161,6 +170,7 @@ class Trainer {
   const options::ParseResult& parsed_;
   const TrainOptions& options_;
   comm::Communicator& communicator_;
+  ProgressBar progress_;
   std::optional<MetricsWriter> writer_;
   checkpoint::RunState state_;
   Clock::time_point window_start_ = Clock::now();

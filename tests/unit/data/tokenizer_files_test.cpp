@@ -143,6 +143,7 @@ TEST(TokenizerFiles, TemplateMayAddTokensBehindTheText) {
   json& processor = files.tokenizer["post_processor"];
   processor["special_tokens"]["<|eot_id|>"] = {{"id", "<|eot_id|>"}, {"ids", {510}}, {"tokens", {"<|eot_id|>"}}};
   processor["single"].push_back({{"SpecialToken", {{"id", "<|eot_id|>"}, {"type_id", 0}}}});
+  EXPECT_EQ(files.load().encode("x", true), (Ids{506, 87, 510}));
   EXPECT_EQ(files.load().encode("", true), (Ids{506, 510}));
   EXPECT_EQ(files.load().encode("", false), Ids{});
 }

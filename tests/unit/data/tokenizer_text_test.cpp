@@ -82,14 +82,25 @@ TEST(TokenizerText, WholeWordsCountWhenMergesAreIgnored) {
   EXPECT_EQ(files.load().encode(" the", false), Ids{the});
 }
 
+// Words that were seen before come from a cache.
+TEST(TokenizerText, RepeatedWordsKeepTheirIds) {
+  const Tokenizer tokenizer = Tokenizer::load(cases() / "tok-bpe");
+  const std::string text =
+      " scheduler sched scheduling schedul s scheduler " + std::string(100, 'w') + " " + std::string(65, 'w');
+  const Ids first = tokenizer.encode(text, false);
+  EXPECT_EQ(tokenizer.decode(first), text);
+  EXPECT_EQ(tokenizer.encode(text, false), first);
+}
+
 TEST(TokenizerText, ThreadsShareOneTokenizer) {
   const Tokenizer tokenizer = Tokenizer::load(cases() / "tok-bpe");
   std::vector<std::string> texts;
   for (int i = 0; i < 300; ++i)
     texts.push_back("The scheduler waits " + std::to_string(i * 7919) + " rows" +
                     std::string(static_cast<std::size_t>(i % 9), 'q'));
+  const Tokenizer other = Tokenizer::load(cases() / "tok-bpe");
   std::vector<Ids> alone;
-  for (const std::string& text : texts) alone.push_back(Tokenizer::load(cases() / "tok-bpe").encode(text, true));
+  for (const std::string& text : texts) alone.push_back(other.encode(text, true));
   std::vector<std::vector<Ids>> found(4);
   std::vector<std::thread> threads;
   for (std::vector<Ids>& mine : found)
