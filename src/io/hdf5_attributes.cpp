@@ -25,12 +25,7 @@ std::string place(const std::string& object, const std::string& name) { return o
 void Hdf5File::write_raw_attribute(const std::string& object, const std::string& name, std::int64_t type, bool empty,
                                    const void* value) {
   check_usable(true);
-  if (!contains(object)) {
-    const Hdf5Properties links(H5Pcreate(H5P_LINK_CREATE));
-    if (!links || H5Pset_create_intermediate_group(links.get(), 1) < 0) failed("create group", object);
-    const Hdf5Group group(H5Gcreate2(id_, object.c_str(), links.get(), H5P_DEFAULT, H5P_DEFAULT));
-    if (!group) failed("create group", object);
-  }
+  if (!contains(object)) make_groups(object);
   const Hdf5Object owner(H5Oopen(id_, object.c_str(), H5P_DEFAULT));
   if (!owner) failed("open", object);
   // A type of size 0 does not exist: empty text is an attribute without a value.

@@ -59,13 +59,12 @@ void Hdf5File::write(const std::string& name, Dtype dtype, std::uint64_t element
                   "{}: dataset '{}': {} elements of {} bytes, but {} bytes given", path_.string(), name, elements,
                   element_bytes, data.size());
   const auto [type, named] = stored_type(dtype);
-  const Hdf5Properties links(H5Pcreate(H5P_LINK_CREATE));
   const Hdf5Properties creation(H5Pcreate(H5P_DATASET_CREATE));
   const hsize_t length = elements;
   const Hdf5Space space(H5Screate_simple(1, &length, nullptr));
-  if (!links || H5Pset_create_intermediate_group(links.get(), 1) < 0 || !set_layout(creation) || !space)
-    failed("prepare dataset", name);
-  Hdf5Dataset dataset(H5Dcreate2(id_, name.c_str(), type, space.get(), links.get(), creation.get(), H5P_DEFAULT));
+  if (!set_layout(creation) || !space) failed("prepare dataset", name);
+  make_groups(name.substr(0, name.rfind('/') == std::string::npos ? 0 : name.rfind('/')));
+  Hdf5Dataset dataset(H5Dcreate2(id_, name.c_str(), type, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT));
   if (!dataset) failed("create dataset", name);
   const std::string error =
       in_pieces(dataset.get(), 0, elements, element_bytes, [&](hid_t memory, hid_t file, std::uint64_t at) {
@@ -74,6 +73,18 @@ void Hdf5File::write(const std::string& name, Dtype dtype, std::uint64_t element
   if (!error.empty()) raise(fmt::format("{}: cannot write dataset {}: {}", path_.string(), in_quotes(name), error));
   if (!dataset.close()) failed("close dataset", name);
   if (named) write_attribute(name, "dtype", dtype_name(dtype));
+}
+
+void Hdf5File::make_groups(const std::string& name) {
+  const Hdf5Properties creation(H5Pcreate(H5P_GROUP_CREATE));
+  if (!creation || H5Pset_obj_track_times(creation.get(), false) < 0) failed("prepare group", name);
+  for (std::size_t end = 0; end != std::string::npos;) {
+    end = name.find('/', end + 1);
+    const std::string part = name.substr(0, end);
+    if (contains(part)) continue;
+    const Hdf5Group group(H5Gcreate2(id_, part.c_str(), H5P_DEFAULT, creation.get(), H5P_DEFAULT));
+    if (!group) failed("create group", part);
+  }
 }
 
 bool Hdf5File::contains(const std::string& name) const {

@@ -54,7 +54,10 @@ Hdf5File::Hdf5File(fs::path path, std::int64_t id, bool writing) : path_(std::mo
 Hdf5File Hdf5File::create(const fs::path& path) {
   start_hdf5();
   const Hdf5Properties access = access_properties();
-  const hid_t id = H5Fcreate(path.c_str(), H5F_ACC_EXCL, H5P_DEFAULT, access.get());
+  const Hdf5Properties creation(H5Pcreate(H5P_FILE_CREATE));
+  if (!creation || H5Pset_obj_track_times(creation.get(), false) < 0)
+    fail(ErrorClass::kInternal, "HDF5 file properties: {}", hdf5_text());
+  const hid_t id = H5Fcreate(path.c_str(), H5F_ACC_EXCL, creation.get(), access.get());
   if (id < 0) fail(ErrorClass::kBadStorage, "{}: cannot create the file: {}", path.string(), hdf5_text());
   return Hdf5File(path, id, true);
 }

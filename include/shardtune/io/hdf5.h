@@ -57,6 +57,7 @@ class Hdf5File {
   [[noreturn]] void failed(std::string_view action, const std::string& object) const;
   [[noreturn]] void raise(const std::string& message) const;
   void check_usable(bool to_write) const;
+  void make_groups(const std::string& name);
   void write_raw_attribute(const std::string& object, const std::string& name, std::int64_t type, bool empty,
                            const void* value);
   std::int64_t open_attribute(const std::string& object, const std::string& name) const;
