@@ -17,7 +17,8 @@ namespace {
 using namespace shardtune;
 
 void print_error(const comm::Failure& failure) {
-  std::fputs(fmt::format("shardtune: error ({}): {}\n", error_class_name(failure.error_class), failure.message).c_str(), stderr);
+  std::fputs(fmt::format("shardtune: error ({}): {}\n", error_class_name(failure.error_class), failure.message).c_str(),
+             stderr);
   std::fflush(stderr);
 }
 
@@ -55,7 +56,8 @@ int run(int argc, char** argv) {
   } catch (...) {
     // The others do not know: end the job, this rank's line is the cause.
     comm::Failure failure = comm::current_failure();
-    failure.message = fmt::format("rank {} on {}: {}", communicator->rank(), comm::MpiSession::host_name(), failure.message);
+    failure.message =
+        fmt::format("rank {} on {}: {}", communicator->rank(), comm::MpiSession::host_name(), failure.message);
     print_error(failure);
     comm::MpiSession::abort(failure.error_class == ErrorClass::kUsage ? 2 : 1);
   }

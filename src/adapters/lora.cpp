@@ -53,7 +53,8 @@ class LoraLinearGroup : public model::LinearGroup {
     }
   }
 
-  std::vector<at::Tensor> forward(const at::Tensor& x, const UnitTensors& unit, const StepContext& context) const override {
+  std::vector<at::Tensor> forward(const at::Tensor& x, const UnitTensors& unit,
+                                  const StepContext& context) const override {
     std::vector<at::Tensor> outputs;
     at::Tensor wide;  // x in the adapter's fp32, made once for the group
     for (const LoraLinear& linear : linears_) {
@@ -73,7 +74,8 @@ class LoraLinearGroup : public model::LinearGroup {
     at::Tensor result, wide;
     for (std::size_t i = 0; i < linears_.size(); ++i) {
       const LoraLinear& linear = linears_[i];
-      if (result.defined() && result.scalar_type() == at::kFloat) result.addmm_(gradients[i], unit.weights[linear.base]);
+      if (result.defined() && result.scalar_type() == at::kFloat)
+        result.addmm_(gradients[i], unit.weights[linear.base]);
       else if (result.defined()) result.add_(ops::matmul(gradients[i], unit.weights[linear.base]));
       else result = ops::matmul(gradients[i], unit.weights[linear.base]);
       if (!linear.adapter) continue;
@@ -85,12 +87,12 @@ class LoraLinearGroup : public model::LinearGroup {
 
  private:
   /// Gradient of x through the adapter; adds the gradients of A and B.
-  at::Tensor adapter_backward(const at::Tensor& x, const at::Tensor& gradient, const LoraLinear& linear, UnitTensors& unit,
-                              const StepContext& context) const {
+  at::Tensor adapter_backward(const at::Tensor& x, const at::Tensor& gradient, const LoraLinear& linear,
+                              UnitTensors& unit, const StepContext& context) const {
     const at::Tensor& a = unit.weights[linear.adapter->a];
     const at::Tensor& b = unit.weights[linear.adapter->b];
     const at::Tensor input = dropped(x, linear, context);
-    const at::Tensor reduced = at::mm(input, a.t());                  // [N, R]
+    const at::Tensor reduced = at::mm(input, a.t());  // [N, R]
     const at::Tensor reduced_gradient = at::mm(gradient, b).mul_(scaling_);  // [N, R]
     at::Tensor& a_sink = unit.gradients[linear.adapter->a];
     at::Tensor& b_sink = unit.gradients[linear.adapter->b];

@@ -16,14 +16,15 @@ using nlohmann::json;
 /// Settings of PEFT that change the mathematics and that this program does not compute: refused unless at their neutral value.
 void refuse_unknown_kinds(const json& config, const std::string& where) {
   const auto refuse_if = [&](bool bad, const char* key) {
-    if (bad) fail(ErrorClass::kBadModel, "{}: '{}' is {}; this adapter kind is not supported", where, key, config[key].dump());
+    if (bad)
+      fail(ErrorClass::kBadModel, "{}: '{}' is {}; this adapter kind is not supported", where, key, config[key].dump());
   };
   for (const char* key : {"use_dora", "fan_in_fan_out", "lora_bias", "use_qalora"})
     refuse_if(config.contains(key) && config[key] == true, key);
   for (const char* key : {"rank_pattern", "alpha_pattern"})
     refuse_if(config.contains(key) && config[key].is_object() && !config[key].empty(), key);
-  for (const char* key : {"layer_replication", "layers_to_transform", "modules_to_save", "trainable_token_indices", "target_parameters",
-                          "exclude_modules"})
+  for (const char* key : {"layer_replication", "layers_to_transform", "modules_to_save", "trainable_token_indices",
+                          "target_parameters", "exclude_modules"})
     refuse_if(config.contains(key) && !config[key].is_null() && !config[key].empty(), key);
   refuse_if(config.contains("bias") && config["bias"] != "none", "bias");
 }
@@ -49,7 +50,8 @@ LoraConfig read_adapter_config(const std::filesystem::path& folder, const model:
     fail(ErrorClass::kBadModel, "{}: peft_type is not LORA", where);
   refuse_unknown_kinds(config, where);
   LoraConfig out;
-  if (!config.contains("r") || !config["r"].is_number_integer() || config["r"].get<std::int64_t>() < 1 || config["r"].get<std::int64_t>() > 65536)
+  if (!config.contains("r") || !config["r"].is_number_integer() || config["r"].get<std::int64_t>() < 1 ||
+      config["r"].get<std::int64_t>() > 65536)
     fail(ErrorClass::kBadModel, "{}: 'r' must be an integer from 1 to 65536", where);
   out.rank = config["r"].get<std::int64_t>();
   if (!config.contains("lora_alpha") || !config["lora_alpha"].is_number())
@@ -65,11 +67,13 @@ void refuse_contradictions(const AdapterOptions& options, const LoraConfig& fold
                            const std::set<std::string>& explicitly_set) {
   const auto check = [&](const char* option, bool same, const std::string& wish, const std::string& found) {
     if (!explicitly_set.contains(option) || same) return;
-    fail(ErrorClass::kUsage, "--{} {} contradicts {}, which says {}; leave the option out, or start without --adapter_name_or_path",
-         option, wish, (std::filesystem::path(options.adapter_name_or_path) / "adapter_config.json").string(), found);
+    fail(ErrorClass::kUsage,
+         "--{} {} contradicts {}, which says {}; leave the option out, or start without --adapter_name_or_path", option,
+         wish, (std::filesystem::path(options.adapter_name_or_path) / "adapter_config.json").string(), found);
   };
   check("lora_r", options.lora_r == folder.rank, std::to_string(options.lora_r), std::to_string(folder.rank));
-  check("lora_alpha", options.lora_alpha == folder.alpha, fmt::to_string(options.lora_alpha), fmt::to_string(folder.alpha));
+  check("lora_alpha", options.lora_alpha == folder.alpha, fmt::to_string(options.lora_alpha),
+        fmt::to_string(folder.alpha));
   check("use_rslora", options.use_rslora == folder.rank_stabilised, options.use_rslora ? "True" : "False",
         folder.rank_stabilised ? "True" : "False");
   if (!explicitly_set.contains("lora_target_modules")) return;
@@ -112,7 +116,8 @@ void check_adapter_weights(const io::SafetensorsFolder& folder, const std::vecto
              folder.file_of(name).string(), name, fmt::join(info.shape, ", "), fmt::join(parameter.shape, ", "));
     }
   if (folder.names().size() != expected)
-    fail(ErrorClass::kBadModel, "the adapter holds {} tensors, adapter_config.json asks for {}", folder.names().size(), expected);
+    fail(ErrorClass::kBadModel, "the adapter holds {} tensors, adapter_config.json asks for {}", folder.names().size(),
+         expected);
 }
 
 }  // namespace shardtune::adapters

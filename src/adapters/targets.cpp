@@ -11,11 +11,13 @@
 namespace shardtune::adapters {
 namespace {
 
-const std::vector<std::string> kLayerLinears = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-                                                "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
+const std::vector<std::string> kLayerLinears = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+                                                "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
+                                                "mlp.down_proj"};
 
 bool matches(const std::string& module, const std::string& entry) {
-  return module == entry || (module.size() > entry.size() && module.ends_with(entry) && module[module.size() - entry.size() - 1] == '.');
+  return module == entry ||
+         (module.size() > entry.size() && module.ends_with(entry) && module[module.size() - entry.size() - 1] == '.');
 }
 
 std::vector<std::string> split_list(const std::string& text) {
@@ -51,9 +53,11 @@ std::vector<std::string> other_modules(const model::ModelConfig& config) {
 [[noreturn]] void refuse_entry(const std::string& entry, const model::ModelConfig& config) {
   for (const std::string& module : other_modules(config))
     if (matches(module, entry))
-      fail(ErrorClass::kUsage, "--lora_target_modules: '{}' is not a linear layer (it matches {}); targets are {}, lm_head", entry,
-           module, "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj");
-  std::vector<std::string> short_names = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head"};
+      fail(ErrorClass::kUsage,
+           "--lora_target_modules: '{}' is not a linear layer (it matches {}); targets are {}, lm_head", entry, module,
+           "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj");
+  std::vector<std::string> short_names = {"q_proj",    "k_proj",  "v_proj",    "o_proj",
+                                          "gate_proj", "up_proj", "down_proj", "lm_head"};
   const std::string near = nearest_name(entry, short_names);
   fail(ErrorClass::kUsage, "--lora_target_modules: '{}' matches no module{}; known names: {} (case matters)", entry,
        near.empty() ? "" : fmt::format(", did you mean '{}'?", near), fmt::join(short_names, ", "));
@@ -70,8 +74,9 @@ std::set<std::string> resolve_pattern(const std::string& pattern, const model::M
   for (const std::string& module : linear_modules(config))
     if (std::regex_match(module, expression)) found.insert(module);
   if (found.empty())
-    fail(ErrorClass::kUsage, "--lora_target_modules: the pattern '{}' matches no linear module; a full name is for example {}",
-         pattern, linear_modules(config).front());
+    fail(ErrorClass::kUsage,
+         "--lora_target_modules: the pattern '{}' matches no linear module; a full name is for example {}", pattern,
+         linear_modules(config).front());
   return found;
 }
 
@@ -87,7 +92,8 @@ std::vector<std::string> linear_modules(const model::ModelConfig& config) {
 
 std::set<std::string> resolve_targets(const std::string& targets, const model::ModelConfig& config) {
   std::string lower = targets;
-  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   const std::vector<std::string> modules = linear_modules(config);
   if (lower == "all-linear") return {modules.begin(), modules.end() - 1};
   const std::vector<std::string> entries = split_list(targets);

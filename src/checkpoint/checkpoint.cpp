@@ -37,7 +37,8 @@ Hashes write_rank_file(const std::filesystem::path& path, const RunState& state,
   io::Hdf5File file = io::Hdf5File::create(path);
   for (std::size_t role = 0; role < kRoles.size(); ++role) {
     const at::Tensor packed = pack(role, shards, optimizer);
-    file.write(fmt::format("state/{}", kRoles[role]), Dtype::kF32, static_cast<std::uint64_t>(packed.numel()), bytes_of(packed));
+    file.write(fmt::format("state/{}", kRoles[role]), Dtype::kF32, static_cast<std::uint64_t>(packed.numel()),
+               bytes_of(packed));
     const std::string hash = hash_of(packed);
     std::copy(hash.begin(), hash.end(), hashes[role].begin());
   }
@@ -52,7 +53,8 @@ ordered_json parameters_json(fsdp::ShardedModel& shards) {
   ordered_json list = ordered_json::array();
   for (std::size_t unit = 0; unit < shards.units(); ++unit)
     for (const model::Parameter& parameter : shards.spec(unit).parameters)
-      if (parameter.trainable && !parameter.borrowed) list.push_back({{"name", parameter.name}, {"shape", parameter.shape}, {"unit", unit}});
+      if (parameter.trainable && !parameter.borrowed)
+        list.push_back({{"name", parameter.name}, {"shape", parameter.shape}, {"unit", unit}});
   return list;
 }
 
@@ -84,26 +86,32 @@ ordered_json manifest_json(const RunState& state, fsdp::ShardedModel& shards, co
 /// Compares the manifest with the run that wants to continue; the first difference is the message.
 void check_manifest(const nlohmann::json& manifest, const std::filesystem::path& folder, const RunState& expected,
                     fsdp::ShardedModel& shards, int ranks) {
-  if (!manifest.is_object() || manifest.value("schema", 0) != kSchema) bad(folder, "manifest.json has an unknown schema");
+  if (!manifest.is_object() || manifest.value("schema", 0) != kSchema)
+    bad(folder, "manifest.json has an unknown schema");
   const int written = manifest.at("world_size").get<int>();
   if (written != ranks)
     bad(folder, fmt::format("written by {} ranks, this run has {}; start the same number of ranks", written, ranks));
   for (const auto& [name, value] : expected.fixed) {
     const std::string stored = manifest.at("fixed").value(name, "(not stored)");
-    if (stored != value) bad(folder, fmt::format("--{} was {} in the checkpoint's run and is {} now; a resumed run must keep it", name, stored, value));
+    if (stored != value)
+      bad(folder, fmt::format("--{} was {} in the checkpoint's run and is {} now; a resumed run must keep it", name,
+                              stored, value));
   }
   const nlohmann::json now = parameters_json(shards);
   const nlohmann::json& then = manifest.at("parameters");
   for (std::size_t i = 0; i < std::max(now.size(), then.size()); ++i) {
-    const std::string left = i < then.size() ? then[i].dump() : "nothing", right = i < now.size() ? now[i].dump() : "nothing";
-    if (left != right) bad(folder, fmt::format("trained parameter {} is {} in the checkpoint and {} in this run", i, left, right));
+    const std::string left = i < then.size() ? then[i].dump() : "nothing",
+                      right = i < now.size() ? now[i].dump() : "nothing";
+    if (left != right)
+      bad(folder, fmt::format("trained parameter {} is {} in the checkpoint and {} in this run", i, left, right));
   }
 }
 
 std::vector<at::Tensor> read_rank_file(const std::filesystem::path& folder, const nlohmann::json& manifest,
                                        fsdp::ShardedModel& shards, optim::AdamW& optimizer, int rank) {
   const io::Hdf5File file = io::Hdf5File::open(rank_file(folder, rank));
-  if (file.read_int_attribute("state", "rank") != rank || file.read_int_attribute("state", "step") != manifest.at("step").get<std::int64_t>())
+  if (file.read_int_attribute("state", "rank") != rank ||
+      file.read_int_attribute("state", "step") != manifest.at("step").get<std::int64_t>())
     bad(folder, fmt::format("rank-{:05}.h5 belongs to another rank or step", rank));
   std::vector<at::Tensor> roles;
   for (std::size_t role = 0; role < kRoles.size(); ++role) {
@@ -111,10 +119,13 @@ std::vector<at::Tensor> read_rank_file(const std::filesystem::path& folder, cons
     at::Tensor packed = at::empty_like(pack(role, shards, optimizer));
     const auto info = file.info(name);
     if (info.dtype != Dtype::kF32 || static_cast<std::int64_t>(info.elements) != packed.numel())
-      bad(folder, fmt::format("rank-{:05}.h5: '{}' holds {} elements, expected {}", rank, name, info.elements, packed.numel()));
+      bad(folder,
+          fmt::format("rank-{:05}.h5: '{}' holds {} elements, expected {}", rank, name, info.elements, packed.numel()));
     file.read(name, 0, info.elements, bytes_of(packed));
-    const std::string expected = manifest.at("xxh3_128").at(static_cast<std::size_t>(rank)).at(kRoles[role]).get<std::string>();
-    if (hash_of(packed) != expected) bad(folder, fmt::format("rank-{:05}.h5: '{}' is damaged (its hash differs from the manifest's)", rank, name));
+    const std::string expected =
+        manifest.at("xxh3_128").at(static_cast<std::size_t>(rank)).at(kRoles[role]).get<std::string>();
+    if (hash_of(packed) != expected)
+      bad(folder, fmt::format("rank-{:05}.h5: '{}' is damaged (its hash differs from the manifest's)", rank, name));
     roles.push_back(std::move(packed));
   }
   return roles;
@@ -131,7 +142,9 @@ std::filesystem::path save(const std::filesystem::path& output_dir, const RunSta
   });
   const std::filesystem::path temporary = communicator.broadcast_text(folder ? folder->path().string() : "", 0);
   Hashes hashes{};
-  comm::agree(communicator, [&] { hashes = write_rank_file(rank_file(temporary, communicator.rank()), state, shards, optimizer, communicator); });
+  comm::agree(communicator, [&] {
+    hashes = write_rank_file(rank_file(temporary, communicator.rank()), state, shards, optimizer, communicator);
+  });
   const std::vector<Hashes> all = communicator.gather_values(hashes);
   comm::agree(communicator, [&] {
     if (communicator.rank() != 0) return;
@@ -141,8 +154,8 @@ std::filesystem::path save(const std::filesystem::path& output_dir, const RunSta
   return target;
 }
 
-RunState load(const std::filesystem::path& folder, const RunState& expected, fsdp::ShardedModel& shards, optim::AdamW& optimizer,
-              comm::Communicator& communicator) {
+RunState load(const std::filesystem::path& folder, const RunState& expected, fsdp::ShardedModel& shards,
+              optim::AdamW& optimizer, comm::Communicator& communicator) {
   RunState state = expected;
   std::vector<at::Tensor> roles;
   comm::agree(communicator, [&] {
@@ -167,13 +180,16 @@ RunState load(const std::filesystem::path& folder, const RunState& expected, fsd
 
 namespace {
 
-std::vector<std::pair<std::int64_t, std::filesystem::path>> complete_checkpoints(const std::filesystem::path& output_dir) {
+std::vector<std::pair<std::int64_t, std::filesystem::path>> complete_checkpoints(
+    const std::filesystem::path& output_dir) {
   std::vector<std::pair<std::int64_t, std::filesystem::path>> found;
   if (!std::filesystem::is_directory(output_dir)) return found;
   for (const auto& entry : std::filesystem::directory_iterator(output_dir)) {
     const std::string name = entry.path().filename().string();
     const std::string digits = name.starts_with("checkpoint-") ? name.substr(11) : "";
-    if (digits.empty() || digits.size() > 15 || !std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; })) continue;
+    if (digits.empty() || digits.size() > 15 ||
+        !std::all_of(digits.begin(), digits.end(), [](char c) { return c >= '0' && c <= '9'; }))
+      continue;
     if (std::filesystem::exists(entry.path() / kManifest)) found.emplace_back(std::stoll(digits), entry.path());
   }
   std::sort(found.begin(), found.end());
@@ -191,7 +207,8 @@ std::optional<std::filesystem::path> newest(const std::filesystem::path& output_
 void prune(const std::filesystem::path& output_dir, std::int64_t keep) {
   const auto found = complete_checkpoints(output_dir);
   if (keep <= 0 || static_cast<std::int64_t>(found.size()) <= keep) return;
-  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < found.size(); ++i) std::filesystem::remove_all(found[i].second);
+  for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < found.size(); ++i)
+    std::filesystem::remove_all(found[i].second);
 }
 
 }  // namespace shardtune::checkpoint

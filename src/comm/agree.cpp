@@ -15,7 +15,8 @@ Failure current_failure() {
   } catch (const std::exception& error) {
     // LibTorch appends its stack trace after the first line.
     const std::string text = error.what();
-    const bool memory = text.find("not enough memory") != std::string::npos || text.find("out of memory") != std::string::npos;
+    const bool memory =
+        text.find("not enough memory") != std::string::npos || text.find("out of memory") != std::string::npos;
     return {memory ? ErrorClass::kOutOfMemory : ErrorClass::kInternal, text.substr(0, text.find('\n'))};
   }
 }
@@ -31,7 +32,8 @@ void agree_or_throw(Communicator& communicator, const std::optional<Failure>& lo
   const bool same = local.has_value() && local->message == message;
   const std::vector<int> all_same = communicator.gather_values(same ? 1 : 0);
   const bool everywhere = std::all_of(all_same.begin(), all_same.end(), [](int flag) { return flag == 1; });
-  throw AgreedError(static_cast<ErrorClass>(error_class), everywhere ? message : fmt::format("rank {}: {}", root, message));
+  throw AgreedError(static_cast<ErrorClass>(error_class),
+                    everywhere ? message : fmt::format("rank {}: {}", root, message));
 }
 
 void agree(Communicator& communicator, const std::function<void()>& phase) {

@@ -39,8 +39,9 @@ class MpiPending : public Pending {
       // More ranks than cores: let the rank that has the data run.
       if (spins > 64) std::this_thread::yield();
       if (spins % 4096 == 4095 && std::chrono::steady_clock::now() - start > deadline_)
-        fail(ErrorClass::kCommunication, "{} did not finish within {} s: another rank has stopped or is in another collective",
-             what_, deadline_.count());
+        fail(ErrorClass::kCommunication,
+             "{} did not finish within {} s: another rank has stopped or is in another collective", what_,
+             deadline_.count());
     }
     requests_.clear();
   }
@@ -82,7 +83,8 @@ class MpiCommunicator : public Communicator {
       ++counts_.all_gathers;
       counts_.all_gather_bytes += bytes * static_cast<std::uint64_t>(size_ - 1);
     }
-    return std::make_unique<MpiPending>(std::move(requests), limits_.deadline, fmt::format("all-gather of {} bytes", full.size()));
+    return std::make_unique<MpiPending>(std::move(requests), limits_.deadline,
+                                        fmt::format("all-gather of {} bytes", full.size()));
   }
 
   std::unique_ptr<Pending> exchange_start(std::span<const std::byte> data, std::span<std::byte> into) override {
@@ -100,7 +102,8 @@ class MpiCommunicator : public Communicator {
       ++counts_.exchanges;
       counts_.exchange_bytes += bytes * static_cast<std::uint64_t>(size_ - 1);
     }
-    return std::make_unique<MpiPending>(std::move(requests), limits_.deadline, fmt::format("exchange of {} bytes", data.size()));
+    return std::make_unique<MpiPending>(std::move(requests), limits_.deadline,
+                                        fmt::format("exchange of {} bytes", data.size()));
   }
 
   void broadcast(std::span<std::byte> data, int root) override {
@@ -134,7 +137,8 @@ class MpiCommunicator : public Communicator {
   /// Calls with (to, from) at growing distance, so that no rank is everybody's first target.
   template <typename F>
   void for_each_peer(F f) {
-    for (int distance = 1; distance < size_; ++distance) f((rank_ + distance) % size_, (rank_ - distance + size_) % size_);
+    for (int distance = 1; distance < size_; ++distance)
+      f((rank_ + distance) % size_, (rank_ - distance + size_) % size_);
   }
 
   void send(std::vector<MPI_Request>& requests, std::span<const std::byte> data, int to, int tag) {
@@ -164,7 +168,8 @@ MpiSession::MpiSession(int* argc, char*** argv) {
   if (MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS)
     fail(ErrorClass::kCommunication, "MPI_Init_thread failed");
   if (provided < MPI_THREAD_SERIALIZED)
-    fail(ErrorClass::kCommunication, "this MPI gives thread level {}, at least MPI_THREAD_SERIALIZED is needed", provided);
+    fail(ErrorClass::kCommunication, "this MPI gives thread level {}, at least MPI_THREAD_SERIALIZED is needed",
+         provided);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
 }
 
@@ -182,6 +187,8 @@ std::string MpiSession::host_name() {
   return {name, static_cast<std::size_t>(length)};
 }
 
-std::unique_ptr<Communicator> make_mpi_communicator(const MpiLimits& limits) { return std::make_unique<MpiCommunicator>(limits); }
+std::unique_ptr<Communicator> make_mpi_communicator(const MpiLimits& limits) {
+  return std::make_unique<MpiCommunicator>(limits);
+}
 
 }  // namespace shardtune::comm

@@ -95,7 +95,8 @@ void write_adapter(const std::filesystem::path& folder, const adapters::LoraConf
     std::vector<io::TensorView> views;
     for (const FullTensor& tensor : tensors) views.push_back(tensor.view(adapters::peft_name(tensor.name)));
     io::write_safetensors(folder / "adapter_model.safetensors", views, {{"format", "pt"}});
-    io::write_file_atomic(folder / "adapter_config.json", adapter_config(lora, base_model, linear_names(shards)).dump(2) + "\n");
+    io::write_file_atomic(folder / "adapter_config.json",
+                          adapter_config(lora, base_model, linear_names(shards)).dump(2) + "\n");
   });
 }
 

@@ -13,7 +13,8 @@ io::TensorView FullTensor::view(const std::string& file_name) const {
           .data = {static_cast<const std::byte*>(value.const_data_ptr()), static_cast<std::size_t>(value.nbytes())}};
 }
 
-std::vector<FullTensor> gather_trained(fsdp::ShardedModel& shards, comm::Communicator& communicator, at::ScalarType type) {
+std::vector<FullTensor> gather_trained(fsdp::ShardedModel& shards, comm::Communicator& communicator,
+                                       at::ScalarType type) {
   std::vector<FullTensor> out;
   for (std::size_t unit = 0; unit < shards.units(); ++unit) {
     if (shards.trained(unit).empty()) continue;
@@ -21,8 +22,9 @@ std::vector<FullTensor> gather_trained(fsdp::ShardedModel& shards, comm::Communi
     at::Tensor full = at::empty({shard.layout().full_elements()}, at::kFloat);
     const at::Tensor& local = shard.local();
     communicator
-        .all_gather_start({static_cast<const std::byte*>(local.const_data_ptr()), static_cast<std::size_t>(local.nbytes())},
-                          {static_cast<std::byte*>(full.mutable_data_ptr()), static_cast<std::size_t>(full.nbytes())})
+        .all_gather_start(
+            {static_cast<const std::byte*>(local.const_data_ptr()), static_cast<std::size_t>(local.nbytes())},
+            {static_cast<std::byte*>(full.mutable_data_ptr()), static_cast<std::size_t>(full.nbytes())})
         ->wait();
     if (communicator.rank() != 0) continue;
     std::vector<at::Tensor> views(shards.spec(unit).parameters.size());

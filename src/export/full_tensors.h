@@ -19,6 +19,7 @@ struct FullTensor {
 };
 
 /// All trained parameters in full on rank 0 (empty elsewhere), unit by unit. Collective.
-std::vector<FullTensor> gather_trained(fsdp::ShardedModel& shards, comm::Communicator& communicator, at::ScalarType type);
+std::vector<FullTensor> gather_trained(fsdp::ShardedModel& shards, comm::Communicator& communicator,
+                                       at::ScalarType type);
 
 }  // namespace shardtune::exporting

@@ -42,15 +42,17 @@ void write_model(const std::filesystem::path& folder, const std::filesystem::pat
   });
 }
 
-void write_extras(const std::filesystem::path& folder, const std::filesystem::path& base_folder, bool adapter, const CardFacts& facts) {
+void write_extras(const std::filesystem::path& folder, const std::filesystem::path& base_folder, bool adapter,
+                  const CardFacts& facts) {
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"})
     copy_if_there(base_folder / name, folder / name);
   std::string card = "---\n";
   card += fmt::format("base_model: {}\n", nlohmann::json(facts.base_model).dump());
   if (adapter) card += "library_name: peft\n";
   card += fmt::format("tags:\n{}- shardtune\n---\n\n", adapter ? "- lora\n" : "");
-  card += fmt::format("# {} of {}\n\nTrained with shardtune on {} for {} steps; mean training loss {:.4f}.\n\n", adapter ? "LoRA adapter" : "Fine-tuned version",
-                      escape_control(facts.base_model), escape_control(facts.dataset), facts.steps, facts.final_loss);
+  card += fmt::format("# {} of {}\n\nTrained with shardtune on {} for {} steps; mean training loss {:.4f}.\n\n",
+                      adapter ? "LoRA adapter" : "Fine-tuned version", escape_control(facts.base_model),
+                      escape_control(facts.dataset), facts.steps, facts.final_loss);
   card += "Options of the run:\n\n```\n" + facts.options_text + "```\n";
   io::write_file_atomic(folder / "README.md", card);
 }

@@ -20,19 +20,18 @@ std::vector<std::int64_t> sizes_of(const model::UnitSpec& unit, const std::vecto
 
 }  // namespace
 
-FlatShard::FlatShard(const model::UnitSpec& unit, bool trained, at::ScalarType type, std::int64_t rank, std::int64_t ranks)
+FlatShard::FlatShard(const model::UnitSpec& unit, bool trained, at::ScalarType type, std::int64_t rank,
+                     std::int64_t ranks)
     : slots_(slots_of(unit, trained)),
-      layout_(sizes_of(unit, slots_), trained ? kTrainedGranule : kFrozenGranule, ranks),
-      ranges_(layout_.ranges(rank)),
+      layout_(sizes_of(unit, slots_), trained ? kTrainedGranule : kFrozenGranule, ranks), ranges_(layout_.ranges(rank)),
       local_(at::zeros({layout_.shard_elements()}, type)) {}
 
-void FlatShard::for_each_range(
-    const std::function<void(std::size_t, std::int64_t, std::int64_t, at::Tensor)>& visit) {
+void FlatShard::for_each_range(const std::function<void(std::size_t, std::int64_t, std::int64_t, at::Tensor)>& visit) {
   for_each_range_of(local_, visit);
 }
 
-void FlatShard::for_each_range_of(at::Tensor flat,
-                                  const std::function<void(std::size_t, std::int64_t, std::int64_t, at::Tensor)>& visit) {
+void FlatShard::for_each_range_of(
+    at::Tensor flat, const std::function<void(std::size_t, std::int64_t, std::int64_t, at::Tensor)>& visit) {
   for (const TensorRange& range : ranges_)
     visit(slots_[range.tensor], range.begin, range.end, flat.narrow(0, range.flat_begin, range.end - range.begin));
 }

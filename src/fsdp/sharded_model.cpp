@@ -29,8 +29,7 @@ void add_fp32(at::Tensor& sum, const float* part) {
 
 struct ShardedModel::Unit {
   Unit(model::UnitSpec unit_spec, at::ScalarType base_type, std::int64_t rank, std::int64_t ranks)
-      : spec(std::move(unit_spec)),
-        frozen(spec, false, base_type, rank, ranks),
+      : spec(std::move(unit_spec)), frozen(spec, false, base_type, rank, ranks),
         trained(spec, true, at::kFloat, rank, ranks) {
     tensors.weights.resize(spec.parameters.size());
     tensors.gradients.resize(spec.parameters.size());
@@ -50,7 +49,8 @@ struct ShardedModel::Unit {
   std::array<at::Tensor, 2> sums;  ///< fp64, by use; made when first needed
 };
 
-ShardedModel::ShardedModel(std::vector<model::UnitSpec> model_units, at::ScalarType base_type, comm::Communicator& communicator)
+ShardedModel::ShardedModel(std::vector<model::UnitSpec> model_units, at::ScalarType base_type,
+                           comm::Communicator& communicator)
     : communicator_(communicator) {
   for (auto& unit : model_units)
     units_.push_back(std::make_unique<Unit>(std::move(unit), base_type, communicator.rank(), communicator.size()));
@@ -175,7 +175,8 @@ void ShardedModel::reduce(std::size_t index, int use) {
   }
   at::Tensor received = receive_buffer_.narrow(0, 0, full.numel());
   communicator_.exchange_start(bytes_of(full), bytes_of(received))->wait();
-  for (int rank = 0; rank < communicator_.size(); ++rank) add_fp32(sum, received.const_data_ptr<float>() + rank * shard);
+  for (int rank = 0; rank < communicator_.size(); ++rank)
+    add_fp32(sum, received.const_data_ptr<float>() + rank * shard);
 }
 
 at::Tensor ShardedModel::reduced_gradient(std::size_t index) const {

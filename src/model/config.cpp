@@ -29,8 +29,10 @@ class Reader {
   std::int64_t integer(const char* key, std::int64_t low, std::int64_t high) const {
     if (!has(key)) fail(ErrorClass::kBadModel, "{}: '{}' is missing", where_, key);
     const json& value = object_[key];
-    if (!value.is_number_integer() || value.get<double>() < static_cast<double>(low) || value.get<double>() > static_cast<double>(high))
-      fail(ErrorClass::kBadModel, "{}: '{}' is {}, expected an integer from {} to {}", where_, key, value.dump(), low, high);
+    if (!value.is_number_integer() || value.get<double>() < static_cast<double>(low) ||
+        value.get<double>() > static_cast<double>(high))
+      fail(ErrorClass::kBadModel, "{}: '{}' is {}, expected an integer from {} to {}", where_, key, value.dump(), low,
+           high);
     return value.get<std::int64_t>();
   }
   std::int64_t integer_or(const char* key, std::int64_t low, std::int64_t high, std::int64_t otherwise) const {
@@ -46,12 +48,14 @@ class Reader {
   double number_or(const char* key, double otherwise) const { return has(key) ? number(key) : otherwise; }
   bool boolean_or(const char* key, bool otherwise) const {
     if (!has(key)) return otherwise;
-    if (!object_[key].is_boolean()) fail(ErrorClass::kBadModel, "{}: '{}' is {}, expected true or false", where_, key, object_[key].dump());
+    if (!object_[key].is_boolean())
+      fail(ErrorClass::kBadModel, "{}: '{}' is {}, expected true or false", where_, key, object_[key].dump());
     return object_[key].get<bool>();
   }
   std::string text_or(const char* key, const std::string& otherwise) const {
     if (!has(key)) return otherwise;
-    if (!object_[key].is_string()) fail(ErrorClass::kBadModel, "{}: '{}' is {}, expected text", where_, key, object_[key].dump());
+    if (!object_[key].is_string())
+      fail(ErrorClass::kBadModel, "{}: '{}' is {}, expected text", where_, key, object_[key].dump());
     return object_[key].get<std::string>();
   }
 
@@ -70,11 +74,13 @@ void check_architecture(const Reader& config) {
     architecture = list[0].get<std::string>();
   }
   if (architecture != "LlamaForCausalLM" || (!type.empty() && type != "llama"))
-    fail(ErrorClass::kBadModel, "{}: architecture '{}' (model_type '{}') is not supported; this program trains LlamaForCausalLM",
+    fail(ErrorClass::kBadModel,
+         "{}: architecture '{}' (model_type '{}') is not supported; this program trains LlamaForCausalLM",
          config.where(), architecture, type);
   for (const char* bias : {"attention_bias", "mlp_bias"})
     if (config.boolean_or(bias, false))
-      fail(ErrorClass::kBadModel, "{}: '{}' is true; linear layers with a bias are not supported", config.where(), bias);
+      fail(ErrorClass::kBadModel, "{}: '{}' is true; linear layers with a bias are not supported", config.where(),
+           bias);
   const std::string activation = config.text_or("hidden_act", "silu");
   if (activation != "silu")
     fail(ErrorClass::kBadModel, "{}: hidden_act '{}' is not supported, only silu", config.where(), activation);
@@ -91,14 +97,15 @@ RotaryConfig read_rotary(const Reader& config) {
   rotary.type = rope.text_or("rope_type", rope.text_or("type", "default"));
   if (rotary.type == "default") return rotary;
   if (rotary.type != "llama3")
-    fail(ErrorClass::kBadModel, "{}: rope type '{}' is not supported; known types: default, llama3", rope.where(), rotary.type);
+    fail(ErrorClass::kBadModel, "{}: rope type '{}' is not supported; known types: default, llama3", rope.where(),
+         rotary.type);
   rotary.factor = rope.number("factor");
   rotary.low_freq_factor = rope.number("low_freq_factor");
   rotary.high_freq_factor = rope.number("high_freq_factor");
   rotary.original_length = rope.integer("original_max_position_embeddings", 1, 1ll << 40);
   if (rotary.high_freq_factor <= rotary.low_freq_factor)
-    fail(ErrorClass::kBadModel, "{}: high_freq_factor {} must be above low_freq_factor {}", rope.where(), rotary.high_freq_factor,
-         rotary.low_freq_factor);
+    fail(ErrorClass::kBadModel, "{}: high_freq_factor {} must be above low_freq_factor {}", rope.where(),
+         rotary.high_freq_factor, rotary.low_freq_factor);
   return rotary;
 }
 
@@ -116,12 +123,14 @@ Dtype read_dtype(const Reader& config) {
 ModelConfig read_config(const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / "config.json";
   if (!std::filesystem::is_directory(folder))
-    fail(ErrorClass::kBadModel, "model folder '{}' does not exist (--model_name_or_path takes a local Hugging Face folder)", folder.string());
+    fail(ErrorClass::kBadModel,
+         "model folder '{}' does not exist (--model_name_or_path takes a local Hugging Face folder)", folder.string());
   const json root = io::read_json_file(file, ErrorClass::kBadModel, {.max_bytes = 1ull << 20});
   const Reader config(root, file.string());
   check_architecture(config);
   if (config.has("quantization_config"))
-    fail(ErrorClass::kBadModel, "{}: 'quantization_config': already quantised weights cannot be read; use the original model", file.string());
+    fail(ErrorClass::kBadModel,
+         "{}: 'quantization_config': already quantised weights cannot be read; use the original model", file.string());
   ModelConfig out;
   out.vocab_size = config.integer("vocab_size", 1, 1 << 20);
   out.hidden_size = config.integer("hidden_size", 1, 65536);
@@ -130,9 +139,11 @@ ModelConfig read_config(const std::filesystem::path& folder) {
   out.heads = config.integer("num_attention_heads", 1, 1024);
   out.kv_heads = config.integer_or("num_key_value_heads", 1, 1024, out.heads);
   if (out.heads % out.kv_heads != 0)
-    fail(ErrorClass::kBadModel, "{}: {} attention heads cannot share {} key/value heads evenly", file.string(), out.heads, out.kv_heads);
+    fail(ErrorClass::kBadModel, "{}: {} attention heads cannot share {} key/value heads evenly", file.string(),
+         out.heads, out.kv_heads);
   if (!config.has("head_dim") && out.hidden_size % out.heads != 0)
-    fail(ErrorClass::kBadModel, "{}: hidden_size {} is not a multiple of {} heads and head_dim is missing", file.string(), out.hidden_size, out.heads);
+    fail(ErrorClass::kBadModel, "{}: hidden_size {} is not a multiple of {} heads and head_dim is missing",
+         file.string(), out.hidden_size, out.heads);
   out.head_dim = config.integer_or("head_dim", 2, 65536, out.hidden_size / out.heads);
   if (out.head_dim % 2 != 0) fail(ErrorClass::kBadModel, "{}: head_dim {} is odd", file.string(), out.head_dim);
   out.max_positions = config.integer_or("max_position_embeddings", 1, 1ll << 40, 2048);

@@ -5,8 +5,8 @@
 
 namespace shardtune::model {
 
-DecoderLayer::DecoderLayer(const ModelConfig& config, std::int64_t index, UnitSpec& unit, const LinearGroupFactory& factory,
-                           bool train_norms)
+DecoderLayer::DecoderLayer(const ModelConfig& config, std::int64_t index, UnitSpec& unit,
+                           const LinearGroupFactory& factory, bool train_norms)
     : config_(config) {
   const std::string prefix = fmt::format("model.layers.{}.", index);
   const auto site = [&](int place) { return static_cast<std::uint32_t>(index * 16 + place); };
@@ -39,7 +39,8 @@ at::Tensor DecoderLayer::forward(const at::Tensor& x, const UnitTensors& unit, c
   const at::Tensor attended = ops::attention(q, k, v, context.segments, saved ? &saved->attention : nullptr);
   const at::Tensor middle = output_->forward(attended, unit, context)[0].add_(x);
 
-  auto gate_up = gate_up_->forward(ops::rms_norm(middle, weight(feed_forward_norm_), config_.norm_epsilon), unit, context);
+  auto gate_up =
+      gate_up_->forward(ops::rms_norm(middle, weight(feed_forward_norm_), config_.norm_epsilon), unit, context);
   at::Tensor result = down_->forward(ops::swiglu(gate_up[0], gate_up[1]), unit, context)[0].add_(middle);
   if (saved != nullptr) {
     saved->input = x;
@@ -71,8 +72,8 @@ at::Tensor DecoderLayer::backward(const at::Tensor& gradient, LayerSaved saved, 
   saved.up.reset();
   const at::Tensor gate_up_gradients[] = {gate_gradient, up_gradient};
   at::Tensor normed = ops::rms_norm(saved.middle, weight(feed_forward_norm_), config_.norm_epsilon);
-  at::Tensor middle_gradient = norm_backward(gate_up_->backward(normed, gate_up_gradients, unit, context), saved.middle,
-                                             feed_forward_norm_);
+  at::Tensor middle_gradient =
+      norm_backward(gate_up_->backward(normed, gate_up_gradients, unit, context), saved.middle, feed_forward_norm_);
   middle_gradient.add_(gradient);
 
   // Attention half.

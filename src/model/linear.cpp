@@ -18,7 +18,8 @@ class DenseLinearGroup : public LinearGroup {
  public:
   DenseLinearGroup(UnitSpec& unit, const std::vector<LinearSpec>& linears, bool trainable) {
     for (const LinearSpec& linear : linears)
-      slots_.push_back(unit.add({.name = linear.module + ".weight", .shape = {linear.out, linear.in}, .trainable = trainable}));
+      slots_.push_back(
+          unit.add({.name = linear.module + ".weight", .shape = {linear.out, linear.in}, .trainable = trainable}));
   }
 
   std::vector<at::Tensor> forward(const at::Tensor& x, const UnitTensors& unit, const StepContext&) const override {

@@ -32,11 +32,13 @@ void RotaryTable::lookup(std::span<const std::int32_t> positions, StepContext& c
   context.sine = at::index_select(sine_, 0, index);
 }
 
-LlamaModel::LlamaModel(const ModelConfig& config, const LinearGroupFactory& factory, bool train_base) : config_(config) {
+LlamaModel::LlamaModel(const ModelConfig& config, const LinearGroupFactory& factory, bool train_base)
+    : config_(config) {
   const auto layer_count = static_cast<std::size_t>(config.layers);
   units_.resize(layer_count + 2);
   units_[0].name = "embedding";
-  units_[0].add({.name = "model.embed_tokens.weight", .shape = {config.vocab_size, config.hidden_size}, .trainable = train_base});
+  units_[0].add(
+      {.name = "model.embed_tokens.weight", .shape = {config.vocab_size, config.hidden_size}, .trainable = train_base});
   layers_.reserve(layer_count);
   for (std::size_t i = 0; i < layer_count; ++i) {
     units_[i + 1].name = fmt::format("layer {}", i);
@@ -45,7 +47,8 @@ LlamaModel::LlamaModel(const ModelConfig& config, const LinearGroupFactory& fact
   UnitSpec& head = units_[layer_count + 1];
   head.name = "head";
   head.add({.name = "model.norm.weight", .shape = {config.hidden_size}, .trainable = train_base, .decay = false});
-  head_ = factory(head, {{"lm_head", config.hidden_size, config.vocab_size, static_cast<std::uint32_t>(config.layers * 16)}});
+  head_ = factory(head,
+                  {{"lm_head", config.hidden_size, config.vocab_size, static_cast<std::uint32_t>(config.layers * 16)}});
   head.parameters[kHeadSlot].borrowed = config.tied_embeddings;
 }
 
@@ -108,8 +111,8 @@ LlamaModel::LossResult LlamaModel::loss(const at::Tensor& x, std::span<const std
     if (!want_gradient) continue;
     const at::Tensor logit_gradient = logits.to(x.scalar_type());
     const at::Tensor normed_gradient = head_->backward(normed, std::span(&logit_gradient, 1), head, chunk_context);
-    result.gradient.index_copy_(
-        0, positions, ops::rms_norm_backward(normed_gradient, hidden, norm, config_.norm_epsilon, norm_sink));
+    result.gradient.index_copy_(0, positions,
+                                ops::rms_norm_backward(normed_gradient, hidden, norm, config_.norm_epsilon, norm_sink));
   }
   return result;
 }

@@ -16,12 +16,13 @@ constexpr std::int64_t kBufferBytes = 16 << 20;
 
 bool is_weight_dtype(Dtype dtype) { return dtype == Dtype::kF32 || dtype == Dtype::kF16 || dtype == Dtype::kBF16; }
 
-void check_finite(const at::Tensor& values, const io::SafetensorsFolder& folder, const std::string& name, std::int64_t first) {
+void check_finite(const at::Tensor& values, const io::SafetensorsFolder& folder, const std::string& name,
+                  std::int64_t first) {
   const at::Tensor finite = at::isfinite(values);
   if (finite.all().item<bool>()) return;
   const auto bad = at::argmin(finite.to(at::kByte)).item<std::int64_t>();
-  fail(ErrorClass::kBadModel, "{}: tensor '{}' holds a value that is not finite at element {}", folder.file_of(name).string(),
-       name, first + bad);
+  fail(ErrorClass::kBadModel, "{}: tensor '{}' holds a value that is not finite at element {}",
+       folder.file_of(name).string(), name, first + bad);
 }
 
 bool is_redundant(const std::string& name, bool tied) {

@@ -53,7 +53,8 @@ void update(float* p, float* m, float* v, const float* gradient, std::int64_t co
 void AdamW::step(const std::vector<at::Tensor>& gradients, float gradient_scale, double learning_rate) {
   ++steps_;
   const auto power = static_cast<double>(steps_);
-  const double correction1 = 1 - std::pow(options_.adam_beta1, power), correction2 = 1 - std::pow(options_.adam_beta2, power);
+  const double correction1 = 1 - std::pow(options_.adam_beta1, power),
+               correction2 = 1 - std::pow(options_.adam_beta2, power);
   Constants constants{.beta1 = static_cast<float>(options_.adam_beta1),
                       .one_minus_beta1 = static_cast<float>(1 - options_.adam_beta1),
                       .beta2 = static_cast<float>(options_.adam_beta2),

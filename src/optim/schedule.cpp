@@ -17,7 +17,8 @@ double learning_rate_at(const OptimOptions& options, std::int64_t step, std::int
   const std::string& kind = options.lr_scheduler_type;
   if (kind == "constant") return options.learning_rate;
   const std::int64_t warmup = warmup_step_count(options.warmup_steps, total_steps);
-  const auto at = static_cast<double>(step), total = static_cast<double>(total_steps), ramp = static_cast<double>(warmup);
+  const auto at = static_cast<double>(step), total = static_cast<double>(total_steps),
+             ramp = static_cast<double>(warmup);
   if (step < warmup) return options.learning_rate * (at / std::max(1.0, ramp));
   if (kind == "constant_with_warmup") return options.learning_rate;
   if (kind == "linear") return options.learning_rate * std::max(0.0, (total - at) / std::max(1.0, total - ramp));

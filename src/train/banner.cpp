@@ -10,9 +10,12 @@ namespace shardtune::train {
 namespace {
 
 std::string describe_rows(const char* what, const std::vector<data::Row>& rows, const data::RowStatistics& s) {
-  std::string text = fmt::format("{}: {} rows from {} examples, {} tokens", what, rows.size(), s.examples, s.tokens_kept);
-  if (s.examples_cut > 0) text += fmt::format("; {} examples cut at --max_length, {} tokens dropped", s.examples_cut, s.tokens_dropped);
-  if (s.examples_without_target > 0) text += fmt::format("; {} rows hold no trained token and are left out", s.examples_without_target);
+  std::string text =
+      fmt::format("{}: {} rows from {} examples, {} tokens", what, rows.size(), s.examples, s.tokens_kept);
+  if (s.examples_cut > 0)
+    text += fmt::format("; {} examples cut at --max_length, {} tokens dropped", s.examples_cut, s.tokens_dropped);
+  if (s.examples_without_target > 0)
+    text += fmt::format("; {} rows hold no trained token and are left out", s.examples_without_target);
   return text + "\n";
 }
 
@@ -29,8 +32,8 @@ std::string describe_trained(const Run& run) {
   std::string text;
   if (run.lora) {
     const auto& lora = *run.lora;
-    text = fmt::format("LoRA: r {}, alpha {}, scale {:.6g}, dropout {}, on {} modules: {}\n", lora.rank, lora.alpha, lora.scaling(), lora.dropout,
-                       lora.modules.size(), fmt::join(lora.modules, " "));
+    text = fmt::format("LoRA: r {}, alpha {}, scale {:.6g}, dropout {}, on {} modules: {}\n", lora.rank, lora.alpha,
+                       lora.scaling(), lora.dropout, lora.modules.size(), fmt::join(lora.modules, " "));
   }
   return text + fmt::format("trained: {} of {} weights ({:.4f} %) in {} tensors\n", trained, total,
                             100.0 * static_cast<double>(trained) / static_cast<double>(total), tensors);
@@ -40,10 +43,11 @@ std::string describe_trained(const Run& run) {
 
 void print_banner(const Run& run, const options::ParseResult& parsed) {
   std::string text = options::format_effective(parsed.effective);
-  text += fmt::format("ranks: {} over MPI, {} threads each; full sharding; base in {}\n", run.communicator->size(), at::get_num_threads(),
-                      run.base_type == at::kBFloat16 ? "bfloat16" : "float32");
-  text += fmt::format("model: {} layers, width {}, {} heads, {} key/value heads, vocabulary {}{}\n", run.config.layers, run.config.hidden_size,
-                      run.config.heads, run.config.kv_heads, run.config.vocab_size, run.config.tied_embeddings ? ", tied embeddings" : "");
+  text += fmt::format("ranks: {} over MPI, {} threads each; full sharding; base in {}\n", run.communicator->size(),
+                      at::get_num_threads(), run.base_type == at::kBFloat16 ? "bfloat16" : "float32");
+  text += fmt::format("model: {} layers, width {}, {} heads, {} key/value heads, vocabulary {}{}\n", run.config.layers,
+                      run.config.hidden_size, run.config.heads, run.config.kv_heads, run.config.vocab_size,
+                      run.config.tied_embeddings ? ", tied embeddings" : "");
   text += describe_trained(run);
   text += describe_rows("training data", run.train_rows, run.train_statistics);
   if (!run.eval_rows.empty()) text += describe_rows("evaluation data", run.eval_rows, run.eval_statistics);

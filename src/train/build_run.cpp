@@ -15,7 +15,8 @@ at::ScalarType base_type_of(const model::ModelOptions& options, const model::Mod
   if (options.dtype == "bfloat16") return at::kBFloat16;
   // auto: as the files. Half precision has too little range to train in without loss scaling.
   if (config.dtype == Dtype::kF16)
-    fail(ErrorClass::kUsage, "--dtype auto: the model's files are float16, which this program does not compute in; give --dtype float32 or "
+    fail(ErrorClass::kUsage,
+         "--dtype auto: the model's files are float16, which this program does not compute in; give --dtype float32 or "
          "bfloat16");
   return ops::scalar_type(config.dtype);
 }
@@ -37,19 +38,20 @@ void read_data(Run& run) {
   if (!evaluates) return;
   run.eval_rows = read_rows(options, tokenizer, run.config, false, run.eval_statistics);
   if (run.eval_rows.empty())
-    fail(ErrorClass::kBadData, "evaluation is asked for (--eval_strategy {}, --eval_on_start) but '{}' has no split '{}'",
+    fail(ErrorClass::kBadData,
+         "evaluation is asked for (--eval_strategy {}, --eval_on_start) but '{}' has no split '{}'",
          options.train.eval_strategy, options.data.dataset_name, options.data.dataset_test_split);
 }
 
 void make_loaders(Run& run) {
   const TrainOptions& train = run.options.train;
   const std::int64_t ranks = run.communicator->size();
-  run.train_loader = std::make_unique<data::Loader>(static_cast<std::int64_t>(run.train_rows.size()), train.per_device_train_batch_size,
-                                                    ranks, train.gradient_accumulation_steps, run.options.data.shuffle,
-                                                    run.options.data.seed);
+  run.train_loader = std::make_unique<data::Loader>(
+      static_cast<std::int64_t>(run.train_rows.size()), train.per_device_train_batch_size, ranks,
+      train.gradient_accumulation_steps, run.options.data.shuffle, run.options.data.seed);
   if (!run.eval_rows.empty())
-    run.eval_loader = std::make_unique<data::Loader>(static_cast<std::int64_t>(run.eval_rows.size()), train.per_device_eval_batch_size,
-                                                     ranks, 1, false, 0);
+    run.eval_loader = std::make_unique<data::Loader>(static_cast<std::int64_t>(run.eval_rows.size()),
+                                                     train.per_device_eval_batch_size, ranks, 1, false, 0);
   run.steps_per_epoch = run.train_loader->steps_per_epoch();
   run.total_steps = total_step_count(train, run.steps_per_epoch);
 }
@@ -58,7 +60,8 @@ void make_model(Run& run, const std::set<std::string>& explicitly_set) {
   if (run.options.adapter.use_peft_lora) {
     run.lora = adapters::make_lora_config(run.options.adapter, run.config, explicitly_set);
     if (run.config.tied_embeddings && run.lora->modules.contains("lm_head"))
-      fail(ErrorClass::kUsage, "--lora_target_modules: lm_head is tied to the embedding in this model; an adapter on it is not supported");
+      fail(ErrorClass::kUsage,
+           "--lora_target_modules: lm_head is tied to the embedding in this model; an adapter on it is not supported");
   }
   const auto factory = run.lora ? adapters::lora_linear_factory(*run.lora) : model::dense_linear_factory(true);
   run.model = std::make_unique<model::LlamaModel>(run.config, factory, /*train_base=*/!run.lora);

@@ -24,9 +24,10 @@ void fill_uniform(at::Tensor part, std::int64_t begin, const std::string& name, 
   auto* out = part.mutable_data_ptr<float>();
   for (std::int64_t i = 0; i < part.numel(); ++i) {
     const auto element = static_cast<std::uint64_t>(begin + i);
-    const auto words = philox4x32({static_cast<std::uint32_t>(element / 4), static_cast<std::uint32_t>((element / 4) >> 32),
-                                   static_cast<std::uint32_t>(hash), static_cast<std::uint32_t>(hash >> 32)},
-                                  seed);
+    const auto words =
+        philox4x32({static_cast<std::uint32_t>(element / 4), static_cast<std::uint32_t>((element / 4) >> 32),
+                    static_cast<std::uint32_t>(hash), static_cast<std::uint32_t>(hash >> 32)},
+                   seed);
     const double unit = (static_cast<double>(words[element % 4]) + 0.5) / 4294967296.0;
     out[i] = static_cast<float>((2 * unit - 1) * bound);
   }
@@ -48,7 +49,8 @@ void load_weights(Run& run) {
       if (parameter.initial == model::Initial::kBase) model::read_elements(base, parameter.name, begin, part);
       else if (adapter) model::read_elements(*adapter, adapters::peft_name(parameter.name), begin, part);
       else if (parameter.initial == model::Initial::kLoraA)
-        fill_uniform(part, begin, parameter.name, run.options.data.seed, 1.0 / std::sqrt(static_cast<double>(parameter.shape[1])));
+        fill_uniform(part, begin, parameter.name, run.options.data.seed,
+                     1.0 / std::sqrt(static_cast<double>(parameter.shape[1])));
     };
     run.shards->frozen(unit).for_each_range(load);
     run.shards->trained(unit).for_each_range(load);

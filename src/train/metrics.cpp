@@ -47,10 +47,11 @@ void MetricsWriter::train(const TrainMetrics& m) {
                              {"num_tokens", m.num_tokens},
                              {"peak_rss_bytes", m.peak_rss_bytes}};
   io::append_line(file_, line.dump());
-  log_line(fmt::format("step {}/{}  epoch {:.2f}  loss {:.4f}  grad_norm {:.4f}  lr {:.3e}  {:.0f} tokens/s  {} tokens  peak {:.2f} "
-                       "GiB/rank  left {}",
-                       m.step, m.total_steps, m.epoch, m.loss, m.grad_norm, m.learning_rate, m.tokens_per_second, m.num_tokens,
-                       gibibytes(m.peak_rss_bytes), format_duration(m.seconds_left)));
+  log_line(fmt::format(
+      "step {}/{}  epoch {:.2f}  loss {:.4f}  grad_norm {:.4f}  lr {:.3e}  {:.0f} tokens/s  {} tokens  peak {:.2f} "
+      "GiB/rank  left {}",
+      m.step, m.total_steps, m.epoch, m.loss, m.grad_norm, m.learning_rate, m.tokens_per_second, m.num_tokens,
+      gibibytes(m.peak_rss_bytes), format_duration(m.seconds_left)));
 }
 
 void MetricsWriter::eval(const EvalMetrics& m) {
@@ -60,8 +61,8 @@ void MetricsWriter::eval(const EvalMetrics& m) {
                              {"eval_targets", m.eval_targets},
                              {"eval_runtime", m.eval_runtime}};
   io::append_line(file_, line.dump());
-  log_line(fmt::format("eval at step {}  epoch {:.2f}  eval_loss {:.4f}  perplexity {:.2f}  {} targets  {:.1f} s", m.step, m.epoch,
-                       m.eval_loss, std::exp(m.eval_loss), m.eval_targets, m.eval_runtime));
+  log_line(fmt::format("eval at step {}  epoch {:.2f}  eval_loss {:.4f}  perplexity {:.2f}  {} targets  {:.1f} s",
+                       m.step, m.epoch, m.eval_loss, std::exp(m.eval_loss), m.eval_targets, m.eval_runtime));
 }
 
 void MetricsWriter::finish(const FinalMetrics& m) {
@@ -74,7 +75,8 @@ void MetricsWriter::finish(const FinalMetrics& m) {
                              {"peak_rss_bytes", m.peak_rss_bytes}};
   io::append_line(file_, line.dump());
   log_line(fmt::format("done: {} steps in {}  mean loss {:.4f}  {:.0f} tokens/s  peak {:.2f} GiB/rank", m.step,
-                       format_duration(m.train_runtime), m.train_loss, m.tokens_per_second, gibibytes(m.peak_rss_bytes)));
+                       format_duration(m.train_runtime), m.train_loss, m.tokens_per_second,
+                       gibibytes(m.peak_rss_bytes)));
 }
 
 void MetricsWriter::error(const std::string& error_class, const std::string& message) {

@@ -13,11 +13,13 @@ namespace {
 /// the corrected command may use the folder.
 std::vector<std::filesystem::path> run_files(const std::filesystem::path& folder) {
   std::vector<std::filesystem::path> found;
-  for (const char* name : {"metrics.jsonl", "run_options.json", "adapter_model.safetensors", "adapter_config.json", "model.safetensors"})
+  for (const char* name :
+       {"metrics.jsonl", "run_options.json", "adapter_model.safetensors", "adapter_config.json", "model.safetensors"})
     if (std::filesystem::exists(folder / name)) found.push_back(folder / name);
   if (!std::filesystem::is_directory(folder)) return found;
   for (const auto& entry : std::filesystem::directory_iterator(folder))
-    if (entry.is_directory() && entry.path().filename().string().starts_with("checkpoint-")) found.push_back(entry.path());
+    if (entry.is_directory() && entry.path().filename().string().starts_with("checkpoint-"))
+      found.push_back(entry.path());
   if (found.size() == 1 && found.front().filename() == "metrics.jsonl") found.clear();
   return found;
 }
@@ -31,7 +33,8 @@ void prepare_output_folder(const options::RunOptions& options) {
   if (found.empty() || !options.train.resume_from_checkpoint.empty()) return;
   if (!options.train.overwrite_output_dir)
     fail(ErrorClass::kBadStorage,
-         "--output_dir '{}' already holds a run ({}); give another folder, --resume_from_checkpoint to go on with it, or "
+         "--output_dir '{}' already holds a run ({}); give another folder, --resume_from_checkpoint to go on with it, "
+         "or "
          "--overwrite_output_dir to replace it",
          folder.string(), found.front().filename().string());
   for (const auto& path : found) std::filesystem::remove_all(path);
@@ -43,7 +46,8 @@ std::filesystem::path resolve_resume(const options::RunOptions& options) {
   if (wish != "true") return wish;
   const auto newest = checkpoint::newest(options.train.output_dir);
   if (!newest)
-    fail(ErrorClass::kBadCheckpoint, "--resume_from_checkpoint: no complete checkpoint-* folder in '{}'", options.train.output_dir);
+    fail(ErrorClass::kBadCheckpoint, "--resume_from_checkpoint: no complete checkpoint-* folder in '{}'",
+         options.train.output_dir);
   return *newest;
 }
 

@@ -16,8 +16,10 @@ void ProgressBar::draw(std::int64_t step, std::int64_t total_steps, double secon
   if (!shown_) return;
   constexpr std::int64_t kWidth = 40;
   const auto filled = static_cast<std::size_t>(total_steps > 0 ? step * kWidth / total_steps : kWidth);
-  std::fputs(fmt::format("\r[{}{}] {}/{}  left {} \x1b[K", std::string(filled, '#'), std::string(kWidth - filled, '.'), step, total_steps,
-                         format_duration(seconds_left)).c_str(), stderr);
+  std::fputs(fmt::format("\r[{}{}] {}/{}  left {} \x1b[K", std::string(filled, '#'), std::string(kWidth - filled, '.'),
+                         step, total_steps, format_duration(seconds_left))
+                 .c_str(),
+             stderr);
   std::fflush(stderr);
 }
 

@@ -51,13 +51,14 @@ std::uint64_t digest_of_model(const Run& run) {
   digest.add(static_cast<std::int64_t>(run.base_type));
   digest.add(config.heads);
   digest.add(config.norm_epsilon);
-  for (const float frequency : model::rotary_inverse_frequencies(config.rotary, config.head_dim)) digest.add(static_cast<double>(frequency));
+  for (const float frequency : model::rotary_inverse_frequencies(config.rotary, config.head_dim))
+    digest.add(static_cast<double>(frequency));
   return digest.value();
 }
 
 /// What is compared, under the name that the message uses.
-constexpr std::array<const char*, 4> kInputs = {"the model's config.json", "the adapter's adapter_config.json", "the training rows",
-                                                "the evaluation rows"};
+constexpr std::array<const char*, 4> kInputs = {"the model's config.json", "the adapter's adapter_config.json",
+                                                "the training rows", "the evaluation rows"};
 
 }  // namespace
 
@@ -78,7 +79,8 @@ void check_same_options(const options::ParseResult& parsed, comm::Communicator& 
       const std::string name = next(), value = next(), source = next();
       SHARDTUNE_CHECK(name == option.name, "rank 0 has option {} where this rank has {}", name, option.name);
       if (value != option.value)
-        fail(ErrorClass::kUsage, "option {} is '{}' ({}) here and '{}' ({}) on rank 0; give every rank the same options", name,
+        fail(ErrorClass::kUsage,
+             "option {} is '{}' ({}) here and '{}' ({}) on rank 0; give every rank the same options", name,
              option.value, option.source, value, source);
     }
   });
@@ -96,8 +98,10 @@ void check_same_inputs(const Run& run) {
   for (std::size_t input = 0; input < kInputs.size(); ++input)
     for (std::size_t rank = 1; rank < all.size(); ++rank)
       if (all[rank][input] != all[0][input])
-        throw comm::AgreedError(input < 2 ? ErrorClass::kBadModel : ErrorClass::kBadData,
-                                fmt::format("rank {}: {} differ from those that rank 0 read; give all nodes the same files", rank, kInputs[input]));
+        throw comm::AgreedError(
+            input < 2 ? ErrorClass::kBadModel : ErrorClass::kBadData,
+            fmt::format("rank {}: {} differ from those that rank 0 read; give all nodes the same files", rank,
+                        kInputs[input]));
 }
 
 }  // namespace shardtune::train

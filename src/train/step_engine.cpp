@@ -93,7 +93,8 @@ void StepEngine::embedding_backward(const data::MicroBatch& batch, const at::Ten
   // The table itself is not needed here, only room for its gradient.
   shards_.zero_gradients(0);
   if (gradient.defined())
-    ops::add_embedding_gradient(shards_.gradients(0)[model::LlamaModel::kEmbeddingSlot], gradient, ids_tensor(batch.ids));
+    ops::add_embedding_gradient(shards_.gradients(0)[model::LlamaModel::kEmbeddingSlot], gradient,
+                                ids_tensor(batch.ids));
   shards_.reduce(0);
 }
 

@@ -21,8 +21,8 @@ Counts collect(Run& run, const data::LoaderPosition& position, std::vector<data:
   Counts local;
   try {
     for (std::int64_t slot = 0; slot < slots; ++slot) {
-      batches.push_back(data::collate(
-          run.train_rows, run.train_loader->rows(position.epoch, position.step_in_epoch, slot, run.communicator->rank())));
+      batches.push_back(data::collate(run.train_rows, run.train_loader->rows(position.epoch, position.step_in_epoch,
+                                                                             slot, run.communicator->rank())));
       local.targets += batches.back().target_count;
       local.tokens += static_cast<std::int64_t>(batches.back().ids.size());
     }
@@ -47,7 +47,8 @@ double sum_losses(comm::Communicator& communicator, const std::vector<double>& l
   communicator.gather_control(std::as_bytes(std::span(local)), std::as_writable_bytes(std::span(all)));
   double sum = 0;
   for (std::size_t slot = 0; slot < local.size(); ++slot)
-    for (std::size_t rank = 0; rank < static_cast<std::size_t>(communicator.size()); ++rank) sum += all[rank * local.size() + slot];
+    for (std::size_t rank = 0; rank < static_cast<std::size_t>(communicator.size()); ++rank)
+      sum += all[rank * local.size() + slot];
   return sum;
 }
 
@@ -59,10 +60,11 @@ double global_norm(comm::Communicator& communicator, const std::vector<at::Tenso
 
 void check_finite(double value, const char* what, std::int64_t step) {
   if (!std::isfinite(value))
-    throw comm::AgreedError(ErrorClass::kNonFinite,
-                            fmt::format("{} of step {} is {}; stopped before the weights changed. Lower --learning_rate, or look at the "
-                                        "data of this step",
-                                        what, step + 1, value));
+    throw comm::AgreedError(
+        ErrorClass::kNonFinite,
+        fmt::format("{} of step {} is {}; stopped before the weights changed. Lower --learning_rate, or look at the "
+                    "data of this step",
+                    what, step + 1, value));
 }
 
 }  // namespace
@@ -71,7 +73,8 @@ StepResult train_step(Run& run, const data::LoaderPosition& position, std::int64
   std::vector<data::MicroBatch> batches;
   const Counts counts = collect(run, position, batches);
   if (counts.targets == 0)
-    throw comm::AgreedError(ErrorClass::kBadData, fmt::format("step {} has no trained token: every label in it is ignored", step + 1));
+    throw comm::AgreedError(ErrorClass::kBadData,
+                            fmt::format("step {} has no trained token: every label in it is ignored", step + 1));
 
   StepResult result{.targets = counts.targets, .tokens = counts.tokens};
   run.shards->clear_gradient_sums();
@@ -88,7 +91,8 @@ StepResult train_step(Run& run, const data::LoaderPosition& position, std::int64
   check_finite(result.grad_norm, "the gradient norm", step);
 
   result.learning_rate = optim::learning_rate_at(run.options.optim, step, run.total_steps);
-  run.optimizer->step(gradients, optim::clip_coefficient(result.grad_norm, run.options.optim.max_grad_norm), result.learning_rate);
+  run.optimizer->step(gradients, optim::clip_coefficient(result.grad_norm, run.options.optim.max_grad_norm),
+                      result.learning_rate);
   return result;
 }
 
@@ -98,7 +102,8 @@ EvalResult evaluate(Run& run) {
     std::int64_t targets = 0;
   } local;
   for (std::int64_t step = 0; step < run.eval_loader->steps_per_epoch(); ++step) {
-    const data::MicroBatch batch = data::collate(run.eval_rows, run.eval_loader->rows(0, step, 0, run.communicator->rank()));
+    const data::MicroBatch batch =
+        data::collate(run.eval_rows, run.eval_loader->rows(0, step, 0, run.communicator->rank()));
     local.loss += run.engine->evaluate(batch);
     local.targets += batch.target_count;
   }

@@ -40,8 +40,9 @@ class Trainer {
     state_ = checkpoint::load(folder, state_, *run_.shards, *run_.optimizer, communicator_);
     say(fmt::format("resumed from {} at step {}", folder.string(), state_.step));
     if (state_.step >= run_.total_steps)
-      throw comm::AgreedError(ErrorClass::kUsage, fmt::format("{} is at step {}, the run ends at step {}: nothing is left to train",
-                                                              folder.string(), state_.step, run_.total_steps));
+      throw comm::AgreedError(ErrorClass::kUsage,
+                              fmt::format("{} is at step {}, the run ends at step {}: nothing is left to train",
+                                          folder.string(), state_.step, run_.total_steps));
   }
 
   void run() {
@@ -53,7 +54,10 @@ class Trainer {
     const std::int64_t first = state_.step;
     while (state_.step < run_.total_steps) one_step();
     const double seconds = seconds_since(start);
-    FinalMetrics final{.step = state_.step, .epoch = epoch(), .train_runtime = seconds, .num_tokens = state_.num_tokens,
+    FinalMetrics final{.step = state_.step,
+                       .epoch = epoch(),
+                       .train_runtime = seconds,
+                       .num_tokens = state_.num_tokens,
                        .peak_rss_bytes = peak_of_ranks()};
     final.train_loss = (state_.loss_sum - loss_before) / static_cast<double>(state_.step - first);
     final.tokens_per_second = static_cast<double>(state_.num_tokens - tokens_before) / training_seconds_;
@@ -160,8 +164,9 @@ class Trainer {
     if (run_.lora) exporting::write_adapter(folder, *run_.lora, base.string(), *run_.shards, communicator_);
     else exporting::write_model(folder, base, run_.base_type, *run_.shards, communicator_);
     write([&] {
-      exporting::write_extras(folder, base, run_.lora.has_value(),
-                              {base.string(), run_.options.data.dataset_name, state_.step, final.train_loss, given_options(parsed_)});
+      exporting::write_extras(
+          folder, base, run_.lora.has_value(),
+          {base.string(), run_.options.data.dataset_name, state_.step, final.train_loss, given_options(parsed_)});
     });
     say(fmt::format("wrote the {} to {}", run_.lora ? "adapter" : "model", folder.string()));
   }

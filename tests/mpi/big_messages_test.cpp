@@ -11,7 +11,9 @@
 namespace shardtune::testing {
 namespace {
 
-std::uint64_t word(int rank, std::uint64_t index) { return (index + 1) * 0x9E3779B97F4A7C15ull + static_cast<std::uint64_t>(rank); }
+std::uint64_t word(int rank, std::uint64_t index) {
+  return (index + 1) * 0x9E3779B97F4A7C15ull + static_cast<std::uint64_t>(rank);
+}
 
 void fill(std::span<std::byte> data, int rank) {
   for (std::uint64_t i = 0; i * 8 < data.size(); ++i) {
@@ -23,7 +25,8 @@ void fill(std::span<std::byte> data, int rank) {
 void expect(std::span<const std::byte> data, int rank) {
   for (std::uint64_t i = 0; i * 8 < data.size(); ++i) {
     const std::uint64_t value = word(rank, i);
-    ASSERT_EQ(std::memcmp(data.data() + i * 8, &value, std::min<std::size_t>(8, data.size() - i * 8)), 0) << "byte " << i * 8;
+    ASSERT_EQ(std::memcmp(data.data() + i * 8, &value, std::min<std::size_t>(8, data.size() - i * 8)), 0)
+        << "byte " << i * 8;
   }
 }
 
@@ -40,7 +43,8 @@ TEST(CaseA30, GatherAndExchangeAroundTwoGibibytes) {
   }
   const std::uint64_t piece = kLimit + 8;
   std::vector<std::byte> send(piece * 2);
-  for (int to = 0; to < 2; ++to) fill(std::span(send).subspan(static_cast<std::uint64_t>(to) * piece, piece), world().rank() * 2 + to);
+  for (int to = 0; to < 2; ++to)
+    fill(std::span(send).subspan(static_cast<std::uint64_t>(to) * piece, piece), world().rank() * 2 + to);
   std::vector<std::byte> receive(piece * 2);
   world().exchange_start(send, receive)->wait();
   for (int from = 0; from < 2; ++from)
@@ -53,7 +57,9 @@ TEST(CaseA30, BroadcastAndFileOfAnEmbedding) {
   world().broadcast(data, 0);
   expect(data, 0);
   SharedScratch scratch;
-  on_rank_0([&] { io::write_safetensors(scratch / "big.safetensors", {{"embedding", Dtype::kF32, {128256, 8192}, data}}, {}); });
+  on_rank_0([&] {
+    io::write_safetensors(scratch / "big.safetensors", {{"embedding", Dtype::kF32, {128256, 8192}, data}}, {});
+  });
   std::memset(data.data(), 0, data.size());
   io::SafetensorsFile(scratch / "big.safetensors").read("embedding", 0, data);
   expect(data, 0);

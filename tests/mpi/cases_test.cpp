@@ -100,7 +100,8 @@ TEST(CaseA03, RatesFollowTheOptimizerSteps) {
     const auto run = train::build_run(options, world());
     ASSERT_EQ(run->total_steps, steps) << name;
     const auto results = run_steps(*run, 0, steps);
-    for (std::size_t i = 0; i < results.size(); ++i) EXPECT_NEAR(results[i].learning_rate, rates[i].get<double>(), 1e-18) << name << " step " << i + 1;
+    for (std::size_t i = 0; i < results.size(); ++i)
+      EXPECT_NEAR(results[i].learning_rate, rates[i].get<double>(), 1e-18) << name << " step " << i + 1;
     world().barrier();  // nobody writes the next file while another still reads
   }
 }
@@ -167,7 +168,8 @@ std::vector<double> copies_with_dropout(const std::filesystem::path& rows, std::
 TEST(CaseA20, EqualRowsOnRanksDropDifferently) {
   SharedScratch scratch;
   on_rank_0([&] { write_lines(scratch / "copies.jsonl", 4, 2); });
-  const auto first = copies_with_dropout(scratch / "copies.jsonl", 1), again = copies_with_dropout(scratch / "copies.jsonl", 1),
+  const auto first = copies_with_dropout(scratch / "copies.jsonl", 1),
+             again = copies_with_dropout(scratch / "copies.jsonl", 1),
              other = copies_with_dropout(scratch / "copies.jsonl", 2);
   for (std::size_t a = 0; a < 4; ++a)
     for (std::size_t b = a + 1; b < 4; ++b) EXPECT_NE(first[a], first[b]) << a << " " << b;
@@ -189,7 +191,8 @@ TEST(CaseA21A22, ResumedRunGoesOnExactly) {
     const auto before = train::build_run(options, world());
     run_steps(*before, 0, stop);
     const data::LoaderPosition position{stop / before->steps_per_epoch, stop % before->steps_per_epoch};
-    const auto folder = checkpoint::save(scratch.path(), {.step = stop, .position = position}, *before->shards, *before->optimizer, world());
+    const auto folder = checkpoint::save(scratch.path(), {.step = stop, .position = position}, *before->shards,
+                                         *before->optimizer, world());
     const auto after = train::build_run(options, world());
     const auto state = checkpoint::load(folder, {}, *after->shards, *after->optimizer, world());
     ASSERT_EQ(state.step, stop);

@@ -17,14 +17,16 @@ std::uint64_t moved(std::int64_t elements, std::int64_t granule, std::int64_t wi
 
 struct Sizes {
   std::int64_t embedding = 0, layer = 0, head = 0;  ///< frozen elements
-  std::int64_t lora = 0;                            ///< trained elements of a layer, each tensor padded to 256
+  std::int64_t lora = 0;  ///< trained elements of a layer, each tensor padded to 256
 };
 
 Sizes sizes_of(const model::ModelConfig& c, std::int64_t rank) {
-  const std::int64_t query = c.heads * c.head_dim, key = c.kv_heads * c.head_dim, d = c.hidden_size, f = c.intermediate_size;
+  const std::int64_t query = c.heads * c.head_dim, key = c.kv_heads * c.head_dim, d = c.hidden_size,
+                     f = c.intermediate_size;
   const auto padded = [](std::int64_t n) { return (n + 255) / 256 * 256; };
   Sizes s{.embedding = c.vocab_size * d, .head = c.tied_embeddings ? d : d + c.vocab_size * d};
-  const std::vector<std::pair<std::int64_t, std::int64_t>> linears = {{d, query}, {d, key}, {d, key}, {query, d}, {d, f}, {d, f}, {f, d}};
+  const std::vector<std::pair<std::int64_t, std::int64_t>> linears = {{d, query}, {d, key}, {d, key}, {query, d},
+                                                                      {d, f},     {d, f},   {f, d}};
   s.layer = 2 * d;
   for (const auto& [in, out] : linears) {
     s.layer += in * out;
@@ -40,9 +42,11 @@ TEST_P(Collectives, OfOneMicroBatch) {
   SharedScratch scratch;
   on_rank_0([&] {
     auto batches = read_tensors(data_folder() / "numerics" / GetParam() / "batches.safetensors");
-    write_rows(scratch / "rows.jsonl", batches["train.input_ids"].view({80, 48}), batches["train.labels"].view({80, 48}));
+    write_rows(scratch / "rows.jsonl", batches["train.input_ids"].view({80, 48}),
+               batches["train.labels"].view({80, 48}));
   });
-  const auto run = train::build_run(plain_options(data_folder() / "models" / GetParam(), scratch / "rows.jsonl"), world());
+  const auto run =
+      train::build_run(plain_options(data_folder() / "models" / GetParam(), scratch / "rows.jsonl"), world());
   const auto batch = data::collate(run->train_rows, {world().rank()});
   const std::int64_t layers = run->config.layers;
   const bool tied = run->config.tied_embeddings;

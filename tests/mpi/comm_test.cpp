@@ -11,7 +11,8 @@ namespace {
 
 /// Byte i of what rank `from` sends to rank `to`.
 std::byte pattern(int from, int to, std::size_t i) {
-  return static_cast<std::byte>((static_cast<std::size_t>(from) * 31 + static_cast<std::size_t>(to) * 7 + i * 13 + (i >> 8)) & 0xFF);
+  return static_cast<std::byte>(
+      (static_cast<std::size_t>(from) * 31 + static_cast<std::size_t>(to) * 7 + i * 13 + (i >> 8)) & 0xFF);
 }
 
 void check_all_gather(comm::Communicator& communicator, std::size_t bytes) {
@@ -21,18 +22,21 @@ void check_all_gather(comm::Communicator& communicator, std::size_t bytes) {
   communicator.all_gather_start(local, full)->wait();
   for (std::size_t r = 0; r < ranks; ++r)
     for (std::size_t i = 0; i < bytes; ++i)
-      ASSERT_EQ(full[r * bytes + i], pattern(static_cast<int>(r), 0, i)) << bytes << " bytes, rank " << r << ", byte " << i;
+      ASSERT_EQ(full[r * bytes + i], pattern(static_cast<int>(r), 0, i))
+          << bytes << " bytes, rank " << r << ", byte " << i;
 }
 
 void check_exchange(comm::Communicator& communicator, std::size_t bytes) {
   const auto ranks = static_cast<std::size_t>(communicator.size());
   std::vector<std::byte> send(bytes * ranks), receive(bytes * ranks);
   for (std::size_t to = 0; to < ranks; ++to)
-    for (std::size_t i = 0; i < bytes; ++i) send[to * bytes + i] = pattern(communicator.rank(), static_cast<int>(to), i);
+    for (std::size_t i = 0; i < bytes; ++i)
+      send[to * bytes + i] = pattern(communicator.rank(), static_cast<int>(to), i);
   communicator.exchange_start(send, receive)->wait();
   for (std::size_t from = 0; from < ranks; ++from)
     for (std::size_t i = 0; i < bytes; ++i)
-      ASSERT_EQ(receive[from * bytes + i], pattern(static_cast<int>(from), communicator.rank(), i)) << bytes << " bytes from " << from;
+      ASSERT_EQ(receive[from * bytes + i], pattern(static_cast<int>(from), communicator.rank(), i))
+          << bytes << " bytes from " << from;
 }
 
 TEST(Collectives, EverySize) {
@@ -75,7 +79,8 @@ TEST(Collectives, CountsAreExact) {
   check_all_gather(world(), 1000);
   check_exchange(world(), 24);
   comm::Counts expected;
-  if (others > 0) expected = {.all_gathers = 1, .all_gather_bytes = 1000 * others, .exchanges = 1, .exchange_bytes = 24 * others};
+  if (others > 0)
+    expected = {.all_gathers = 1, .all_gather_bytes = 1000 * others, .exchanges = 1, .exchange_bytes = 24 * others};
   EXPECT_EQ(world().counts(), expected);
 }
 
@@ -88,7 +93,8 @@ TEST(Agree, OneFailureEndsThePhaseOnAllRanks) {
     FAIL() << "no error on rank " << world().rank();
   } catch (const comm::AgreedError& error) {
     EXPECT_EQ(error.error_class(), ErrorClass::kBadData);
-    EXPECT_EQ(std::string(error.what()), last == 0 ? "line 7 is broken" : "rank " + std::to_string(last) + ": line 7 is broken");
+    EXPECT_EQ(std::string(error.what()),
+              last == 0 ? "line 7 is broken" : "rank " + std::to_string(last) + ": line 7 is broken");
   }
 }
 

@@ -24,7 +24,8 @@ struct Variant {
   double dropout = 0.1;
 };
 
-Trace trace(const Variant& variant, const std::filesystem::path& rows, comm::Communicator& communicator, std::uint64_t seed = 42) {
+Trace trace(const Variant& variant, const std::filesystem::path& rows, comm::Communicator& communicator,
+            std::uint64_t seed = 42) {
   options::RunOptions options = plain_options(data_folder() / "models" / variant.model, rows);
   options.adapter.use_peft_lora = variant.lora;
   options.adapter.lora_dropout = variant.dropout;
@@ -44,7 +45,8 @@ Trace trace(const Variant& variant, const std::filesystem::path& rows, comm::Com
 void make_rows(const SharedScratch& scratch, const char* model) {
   on_rank_0([&] {
     auto batches = read_tensors(data_folder() / "numerics" / model / "batches.safetensors");
-    write_rows(scratch / "rows.jsonl", batches["train.input_ids"].view({80, 48}), batches["train.labels"].view({80, 48}));
+    write_rows(scratch / "rows.jsonl", batches["train.input_ids"].view({80, 48}),
+               batches["train.labels"].view({80, 48}));
   });
 }
 
@@ -58,14 +60,17 @@ TEST_P(Invariance, TwentyStepsEqualOneRankAlone) {
   const Trace alone = trace(variant, scratch / "rows.jsonl", *comm::make_self_communicator());
   for (std::size_t i = 0; i < 20; ++i) {
     // The raw 64 bits of the loss; the norm's last bits depend on where the shards are cut.
-    EXPECT_EQ(std::bit_cast<std::uint64_t>(together.steps[i].loss), std::bit_cast<std::uint64_t>(alone.steps[i].loss)) << "step " << i + 1;
-    EXPECT_NEAR(together.steps[i].grad_norm, alone.steps[i].grad_norm, 5e-6 * alone.steps[i].grad_norm) << "step " << i + 1;
+    EXPECT_EQ(std::bit_cast<std::uint64_t>(together.steps[i].loss), std::bit_cast<std::uint64_t>(alone.steps[i].loss))
+        << "step " << i + 1;
+    EXPECT_NEAR(together.steps[i].grad_norm, alone.steps[i].grad_norm, 5e-6 * alone.steps[i].grad_norm)
+        << "step " << i + 1;
   }
   EXPECT_EQ(together.hash, alone.hash);
 }
 
 INSTANTIATE_TEST_SUITE_P(Variants, Invariance,
-                         ::testing::Values(Variant{"lora", "tiny"}, Variant{"lora_tied", "tiny-llama3"}, Variant{"lora_odd", "tiny-odd"},
+                         ::testing::Values(Variant{"lora", "tiny"}, Variant{"lora_tied", "tiny-llama3"},
+                                           Variant{"lora_odd", "tiny-odd"},
                                            Variant{"lora_keep_all", "tiny", true, false},
                                            Variant{"full_tied", "tiny-llama3", false, true, 0.0}),
                          [](const auto& test) { return std::string(test.param.name); });
@@ -74,7 +79,8 @@ TEST(Invariance, AnotherSeedChangesTheCurve) {
   SharedScratch scratch;
   make_rows(scratch, "tiny");
   const Variant variant{"lora", "tiny"};
-  EXPECT_NE(trace(variant, scratch / "rows.jsonl", world(), 1).hash, trace(variant, scratch / "rows.jsonl", world(), 2).hash);
+  EXPECT_NE(trace(variant, scratch / "rows.jsonl", world(), 1).hash,
+            trace(variant, scratch / "rows.jsonl", world(), 2).hash);
 }
 
 }  // namespace

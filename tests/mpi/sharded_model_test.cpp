@@ -45,7 +45,8 @@ void expect_full(const fsdp::ShardedModel& model, std::size_t unit, const model:
     ASSERT_EQ(weight.sizes().vec(), model.spec(unit).parameters[slot].shape);
     const at::Tensor flat = weight.reshape({-1});
     for (std::int64_t i = 0; i < flat.numel(); ++i)
-      ASSERT_EQ(flat[i].item<float>(), borrowed ? value(0, 0, i) : value(unit, slot, i)) << "unit " << unit << " slot " << slot << " element " << i;
+      ASSERT_EQ(flat[i].item<float>(), borrowed ? value(0, 0, i) : value(unit, slot, i))
+          << "unit " << unit << " slot " << slot << " element " << i;
   }
 }
 
@@ -83,7 +84,8 @@ TEST(ShardedModel, ReducesInRankOrderOverAllRanks) {
   model.clear_gradient_sums();
   for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
     model.zero_gradients(1);
-    for (const std::size_t slot : {1u, 2u}) model.gradients(1)[slot].fill_(static_cast<float>(world().rank() + 1) * 0.5f);
+    for (const std::size_t slot : {1u, 2u})
+      model.gradients(1)[slot].fill_(static_cast<float>(world().rank() + 1) * 0.5f);
     EXPECT_FALSE(model.gradients(1)[0].defined());
     model.reduce(1);
   }
@@ -105,12 +107,14 @@ TEST(ShardedModel, TiedTableAddsItsTwoUses) {
   model.gradients(0)[0].fill_(2.0f);
   model.reduce(0, 0);
   const auto ranks = static_cast<float>(world().size());
-  model.trained(0).for_each_range_of(model.reduced_gradient(0), [&](std::size_t, std::int64_t, std::int64_t, const at::Tensor& part) {
-    EXPECT_TRUE(at::all(part == 3.0f * ranks).item<bool>());
-  });
-  model.trained(3).for_each_range_of(model.reduced_gradient(3), [&](std::size_t, std::int64_t, std::int64_t, const at::Tensor& part) {
-    EXPECT_TRUE(at::all(part == 8.0f * ranks).item<bool>());
-  });
+  model.trained(0).for_each_range_of(model.reduced_gradient(0),
+                                     [&](std::size_t, std::int64_t, std::int64_t, const at::Tensor& part) {
+                                       EXPECT_TRUE(at::all(part == 3.0f * ranks).item<bool>());
+                                     });
+  model.trained(3).for_each_range_of(model.reduced_gradient(3),
+                                     [&](std::size_t, std::int64_t, std::int64_t, const at::Tensor& part) {
+                                       EXPECT_TRUE(at::all(part == 8.0f * ranks).item<bool>());
+                                     });
 }
 
 }  // namespace

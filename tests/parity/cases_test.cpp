@@ -72,7 +72,9 @@ TEST(CaseA03, RatesOfEveryStep) {
     const auto total = std::stoll(name.substr(name.find("total") + 5));
     ASSERT_EQ(static_cast<std::int64_t>(rates.size()), total);
     for (std::int64_t step = 0; step < total; ++step)
-      EXPECT_NEAR(optim::learning_rate_at(options, step, total), rates[static_cast<std::size_t>(step)].get<double>(), 1e-18) << name << " " << step;
+      EXPECT_NEAR(optim::learning_rate_at(options, step, total), rates[static_cast<std::size_t>(step)].get<double>(),
+                  1e-18)
+          << name << " " << step;
   }
 }
 
@@ -114,7 +116,8 @@ std::vector<double> row_losses(const std::filesystem::path& base) {
 
 void expect_losses(const std::vector<double>& found, const nlohmann::json& expected) {
   ASSERT_EQ(found.size(), expected.size());
-  for (std::size_t row = 0; row < found.size(); ++row) EXPECT_NEAR(found[row], expected[row].get<double>(), 2e-4) << "row " << row + 1;
+  for (std::size_t row = 0; row < found.size(); ++row)
+    EXPECT_NEAR(found[row], expected[row].get<double>(), 2e-4) << "row " << row + 1;
 }
 
 TEST(CaseA35, ShardsOfMixedTypesLoad) {
@@ -123,8 +126,9 @@ TEST(CaseA35, ShardsOfMixedTypesLoad) {
 }
 
 TEST(CaseA35, MissingShardIsNamedBeforeAnyWeightIsRead) {
-  const std::string message = build_error(plain_options(case_folder() / "base-index-missing-shard", case_folder() / "rows-uneven.jsonl"),
-                                          ErrorClass::kBadModel);
+  const std::string message =
+      build_error(plain_options(case_folder() / "base-index-missing-shard", case_folder() / "rows-uneven.jsonl"),
+                  ErrorClass::kBadModel);
   EXPECT_THAT(message, ::testing::HasSubstr("model-00002-of-00002.safetensors"));
 }
 
@@ -178,7 +182,8 @@ TEST(CaseA45, SpareEmbeddingRowsAreLegal) {
   for (const char* file : {"tokenizer.json", "tokenizer_config.json"})
     std::filesystem::copy_file(case_folder() / "tok-bpe-added" / file, scratch / "base" / file,
                                std::filesystem::copy_options::overwrite_existing);
-  std::ofstream(scratch / "rows.jsonl") << R"({"text": "one gpu two"})" << "\n";
+  std::ofstream(scratch / "rows.jsonl") << R"({"text": "one gpu two"})"
+                                        << "\n";
   const auto spare = train::build_run(plain_options(scratch / "base", scratch / "rows.jsonl"), *communicator);
   EXPECT_THAT(spare->train_rows[0].ids, ::testing::Contains(512));
   EXPECT_TRUE(std::isfinite(run_steps(*spare, 0, 1)[0].loss));
@@ -187,18 +192,24 @@ TEST(CaseA45, SpareEmbeddingRowsAreLegal) {
 TEST(CaseA45, VocabularySizeAgainstTheTensor) {  // (c)
   Scratch scratch;
   make_changed_base(scratch, [](auto& config) { config["vocab_size"] = 512; });
-  const std::string message = build_error(plain_options(scratch / "base", case_folder() / "rows-uneven.jsonl"), ErrorClass::kBadModel);
+  const std::string message =
+      build_error(plain_options(scratch / "base", case_folder() / "rows-uneven.jsonl"), ErrorClass::kBadModel);
   EXPECT_THAT(message, ::testing::AllOf(::testing::HasSubstr("520"), ::testing::HasSubstr("512")));
 }
 
 TEST(CaseA45, IdsAreCheckedAgainstTheEmbedding) {  // (d)
   Scratch scratch;
-  std::ofstream(scratch / "legal.jsonl") << R"({"input_ids": [1, 519, 2]})" << "\n";
+  std::ofstream(scratch / "legal.jsonl") << R"({"input_ids": [1, 519, 2]})"
+                                         << "\n";
   const auto communicator = comm::make_self_communicator();
   const auto run = train::build_run(plain_options(case_folder() / "base-gqa", scratch / "legal.jsonl"), *communicator);
   EXPECT_TRUE(std::isfinite(run_steps(*run, 0, 1)[0].loss));
-  std::ofstream(scratch / "bad.jsonl") << R"({"input_ids": [1, 2]})" << "\n" << R"({"input_ids": [1, 520, 2]})" << "\n";
-  const std::string message = build_error(plain_options(case_folder() / "base-gqa", scratch / "bad.jsonl"), ErrorClass::kBadData);
+  std::ofstream(scratch / "bad.jsonl") << R"({"input_ids": [1, 2]})"
+                                       << "\n"
+                                       << R"({"input_ids": [1, 520, 2]})"
+                                       << "\n";
+  const std::string message =
+      build_error(plain_options(case_folder() / "base-gqa", scratch / "bad.jsonl"), ErrorClass::kBadData);
   EXPECT_THAT(message, ::testing::AllOf(::testing::HasSubstr("520"), ::testing::HasSubstr("2")));
 }
 
@@ -213,11 +224,13 @@ TEST(CaseA50, TargetsThatMatchNothing) {
     }
     return std::string("no error");
   };
-  EXPECT_THAT(error("q_proj,qproj"), ::testing::AllOf(::testing::HasSubstr("'qproj'"), ::testing::HasSubstr("'q_proj'")));  // (a)
-  EXPECT_THAT(error("Q_PROJ"), ::testing::AllOf(::testing::HasSubstr("'Q_PROJ'"), ::testing::HasSubstr("'q_proj'")));       // (b)
-  EXPECT_EQ(adapters::resolve_targets(R"(.*layers\.[01]\.mlp.*_proj)", config).size(), 6u);                                // (c)
-  EXPECT_THAT(adapters::resolve_targets("lm_head", config), ::testing::ElementsAre("lm_head"));                            // (d)
-  EXPECT_THAT(error("norm"), ::testing::HasSubstr("not a linear layer"));                                                  // (e)
+  EXPECT_THAT(error("q_proj,qproj"),
+              ::testing::AllOf(::testing::HasSubstr("'qproj'"), ::testing::HasSubstr("'q_proj'")));  // (a)
+  EXPECT_THAT(error("Q_PROJ"),
+              ::testing::AllOf(::testing::HasSubstr("'Q_PROJ'"), ::testing::HasSubstr("'q_proj'")));  // (b)
+  EXPECT_EQ(adapters::resolve_targets(R"(.*layers\.[01]\.mlp.*_proj)", config).size(), 6u);  // (c)
+  EXPECT_THAT(adapters::resolve_targets("lm_head", config), ::testing::ElementsAre("lm_head"));  // (d)
+  EXPECT_THAT(error("norm"), ::testing::HasSubstr("not a linear layer"));  // (e)
   EXPECT_EQ(adapters::resolve_targets("ALL-linear", config).size(), 14u);
   EXPECT_EQ(adapters::resolve_targets("model.layers.1.mlp.up_proj", config).size(), 1u);
 }

@@ -20,7 +20,8 @@ struct Curve {
   const char* dtype = "float32";
 };
 
-std::string adapter_config_for(const std::filesystem::path& folder, const nlohmann::json& settings, const Scratch& scratch) {
+std::string adapter_config_for(const std::filesystem::path& folder, const nlohmann::json& settings,
+                               const Scratch& scratch) {
   nlohmann::json config = read_json(data_folder() / "numerics/tiny/lora/adapter/adapter_config.json");
   config["r"] = settings["r"];
   config["lora_alpha"] = settings["alpha"];
@@ -81,7 +82,8 @@ std::string curve_name(const ::testing::TestParamInfo<Curve>& info) {
 INSTANTIATE_TEST_SUITE_P(Reference, Curves,
                          ::testing::Values(Curve{"tiny", "lora", 2e-5, 2e-5}, Curve{"tiny", "lora_warmup", 2e-5, 2e-5},
                                            Curve{"tiny", "rslora", 2e-5, 2e-5}, Curve{"tiny", "full", 2e-5, 2e-5},
-                                           Curve{"tiny-llama3", "lora", 2e-5, 2e-5}, Curve{"tiny-llama3", "full", 2e-5, 2e-5},
+                                           Curve{"tiny-llama3", "lora", 2e-5, 2e-5},
+                                           Curve{"tiny-llama3", "full", 2e-5, 2e-5},
                                            Curve{"tiny-odd", "lora", 2e-5, 2e-5}, Curve{"tiny-odd", "full", 2e-5, 2e-5},
                                            Curve{"tiny", "lora_bf16", 1e-2, 1e-2, "bfloat16"}),
                          curve_name);
@@ -95,8 +97,7 @@ TEST(Curves, TrainedAdapterAndItsLogits) {
   const auto weights = full_weights(*run);
   const auto expected = read_tensors(folder / "adapter/adapter_model.safetensors");
   ASSERT_EQ(weights.size(), expected.size());
-  for (const auto& [name, tensor] : expected)
-    EXPECT_LE(relative_l2(weights.at(name.substr(17)), tensor), 5e-4) << name;
+  for (const auto& [name, tensor] : expected) EXPECT_LE(relative_l2(weights.at(name.substr(17)), tensor), 5e-4) << name;
 }
 
 TEST(Curves, ReferenceAdapterGivesItsLogits) {

@@ -18,7 +18,8 @@ void dump(const char* model, const char* adapter, const char* out) {
   using namespace shardtune;
   constexpr std::int64_t kRows = 2, kLength = 48;
   const std::int64_t vocabulary = model::read_config(model).vocab_size;
-  const at::Tensor ids = (at::arange(kRows * kLength, at::kLong) * 7919 + 13).remainder(vocabulary).view({kRows, kLength});
+  const at::Tensor ids =
+      (at::arange(kRows * kLength, at::kLong) * 7919 + 13).remainder(vocabulary).view({kRows, kLength});
   testing::Scratch scratch;
   testing::write_rows(scratch / "rows.jsonl", ids, ids);
   options::RunOptions options = testing::plain_options(model, scratch / "rows.jsonl");
@@ -26,8 +27,10 @@ void dump(const char* model, const char* adapter, const char* out) {
   const auto communicator = comm::make_self_communicator();
   const auto run = train::build_run(options, *communicator);
   const at::Tensor logits = run->engine->logits(data::collate(run->train_rows, {0, 1})).contiguous();
-  io::write_safetensors(out, {{"input_ids", Dtype::kI64, {kRows, kLength}, bytes_of(ids)},
-                              {"logits", Dtype::kF32, {kRows, kLength, vocabulary}, bytes_of(logits)}}, {});
+  io::write_safetensors(out,
+                        {{"input_ids", Dtype::kI64, {kRows, kLength}, bytes_of(ids)},
+                         {"logits", Dtype::kF32, {kRows, kLength, vocabulary}, bytes_of(logits)}},
+                        {});
 }
 
 }  // namespace

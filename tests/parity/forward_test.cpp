@@ -14,7 +14,8 @@ namespace {
 
 /// A run over rows of ids, without an adapter that changes anything.
 struct Model {
-  Model(const std::string& name, const at::Tensor& ids, const at::Tensor& labels, const std::string& dtype = "float32") {
+  Model(const std::string& name, const at::Tensor& ids, const at::Tensor& labels,
+        const std::string& dtype = "float32") {
     write_rows(scratch / "rows.jsonl", ids, labels);
     options::RunOptions options = plain_options(data_folder() / "models" / name, scratch / "rows.jsonl");
     options.model.dtype = dtype;
@@ -84,12 +85,14 @@ TEST(Forward, PaddedRowsGiveTheLossOfTheirTokens) {
   }
   std::ofstream(scratch / "rows.jsonl") << text;
   const auto communicator = comm::make_self_communicator();
-  const auto run = train::build_run(plain_options(data_folder() / "models/tiny", scratch / "rows.jsonl"), *communicator);
+  const auto run =
+      train::build_run(plain_options(data_folder() / "models/tiny", scratch / "rows.jsonl"), *communicator);
   const data::MicroBatch batch = data::collate(run->train_rows, {0, 1});
   const at::Tensor logits = run->engine->logits(batch);
   for (std::int64_t row = 0, first = 0; row < 2; first += lengths[static_cast<std::size_t>(row++)]) {
     const std::int64_t length = lengths[static_cast<std::size_t>(row)];
-    EXPECT_LE(max_difference(logits.narrow(0, first, length), expected["fp32.padded.logits"][row].narrow(0, 0, length)), 2e-5);
+    EXPECT_LE(max_difference(logits.narrow(0, first, length), expected["fp32.padded.logits"][row].narrow(0, 0, length)),
+              2e-5);
   }
   EXPECT_NEAR(run->engine->evaluate(batch) / static_cast<double>(batch.target_count),
               read_json(folder / "forward.json")["fp32.eager.padded.loss"].get<double>(), 1e-5);

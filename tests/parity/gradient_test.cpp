@@ -41,7 +41,8 @@ TEST(Gradients, LoraMatricesOfTheFirstStep) {
   const auto expected = read_tensors(folder / "lora/grads_step1.safetensors");
   Scratch scratch;
   write_rows(scratch / "rows.jsonl", batches["train.input_ids"].view({80, 48}), batches["train.labels"].view({80, 48}));
-  make_adapter_folder(scratch / "start", folder / "lora/start.safetensors", folder / "lora/adapter/adapter_config.json");
+  make_adapter_folder(scratch / "start", folder / "lora/start.safetensors",
+                      folder / "lora/adapter/adapter_config.json");
   options::RunOptions options = plain_options(data_folder() / "models/tiny", scratch / "rows.jsonl");
   options.adapter.adapter_name_or_path = (scratch / "start").string();
   options.train.per_device_train_batch_size = 2;

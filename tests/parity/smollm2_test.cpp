@@ -43,13 +43,14 @@ at::Tensor uniform(std::uint64_t seed, std::vector<std::int64_t> shape, double b
 
 void set_start_values(train::Run& run) {
   for (std::size_t unit = 0; unit < run.shards->units(); ++unit)
-    run.shards->trained(unit).for_each_range([&](std::size_t slot, std::int64_t begin, std::int64_t end, at::Tensor part) {
-      const model::Parameter& parameter = run.shards->spec(unit).parameters[slot];
-      if (parameter.initial != model::Initial::kLoraA) return;
-      const at::Tensor full = uniform(name_seed(adapters::peft_name(parameter.name)), parameter.shape,
-                                      1.0 / std::sqrt(static_cast<double>(parameter.shape[1])));
-      part.copy_(full.view({-1}).narrow(0, begin, end - begin));
-    });
+    run.shards->trained(unit).for_each_range(
+        [&](std::size_t slot, std::int64_t begin, std::int64_t end, at::Tensor part) {
+          const model::Parameter& parameter = run.shards->spec(unit).parameters[slot];
+          if (parameter.initial != model::Initial::kLoraA) return;
+          const at::Tensor full = uniform(name_seed(adapters::peft_name(parameter.name)), parameter.shape,
+                                          1.0 / std::sqrt(static_cast<double>(parameter.shape[1])));
+          part.copy_(full.view({-1}).narrow(0, begin, end - begin));
+        });
 }
 
 std::unique_ptr<train::Run> build(const Scratch& scratch, comm::Communicator& communicator, const char* dtype) {

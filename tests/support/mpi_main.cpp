@@ -24,8 +24,8 @@ int main(int argc, char** argv) {
   world_pointer = communicator.get();
   const char* expected = std::getenv("SHARDTUNE_TEST_RANKS");
   if (expected == nullptr || std::stoi(expected) != communicator->size()) {
-    std::cerr << "SHARDTUNE_TEST_RANKS is " << (expected ? expected : "not set") << ", the job has " << communicator->size()
-              << " ranks\n";
+    std::cerr << "SHARDTUNE_TEST_RANKS is " << (expected ? expected : "not set") << ", the job has "
+              << communicator->size() << " ranks\n";
     shardtune::comm::MpiSession::abort(3);
   }
   if (communicator->rank() != 0) {

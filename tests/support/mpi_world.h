@@ -16,8 +16,8 @@ class FailurePrinter : public ::testing::EmptyTestEventListener {
   explicit FailurePrinter(int rank) : rank_(rank) {}
   void OnTestPartResult(const ::testing::TestPartResult& result) override {
     if (result.failed())
-      std::cerr << "[rank " << rank_ << "] " << (result.file_name() ? result.file_name() : "?") << ":" << result.line_number()
-                << ": " << result.summary() << "\n";
+      std::cerr << "[rank " << rank_ << "] " << (result.file_name() ? result.file_name() : "?") << ":"
+                << result.line_number() << ": " << result.summary() << "\n";
   }
 
  private:

@@ -83,8 +83,9 @@ std::map<std::string, at::Tensor> gather_like(train::Run& run, const std::functi
     const at::Tensor local = shard_of(unit).contiguous();
     at::Tensor full = at::empty({shard.layout().full_elements()}, local.options());
     run.communicator
-        ->all_gather_start({static_cast<const std::byte*>(local.const_data_ptr()), static_cast<std::size_t>(local.nbytes())},
-                           {static_cast<std::byte*>(full.mutable_data_ptr()), static_cast<std::size_t>(full.nbytes())})
+        ->all_gather_start(
+            {static_cast<const std::byte*>(local.const_data_ptr()), static_cast<std::size_t>(local.nbytes())},
+            {static_cast<std::byte*>(full.mutable_data_ptr()), static_cast<std::size_t>(full.nbytes())})
         ->wait();
     const model::UnitSpec& spec = run.shards->spec(unit);
     std::vector<at::Tensor> views(spec.parameters.size());

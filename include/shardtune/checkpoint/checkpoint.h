@@ -30,8 +30,8 @@ std::filesystem::path save(const std::filesystem::path& output_dir, const RunSta
 
 /// Loads a folder that save() wrote, on the same number of ranks. Everything is checked against the manifest (parameters, shapes,
 /// ranks, fixed settings, XXH3-128 of each dataset) before anything is overwritten. Error(kBadCheckpoint). Collective.
-RunState load(const std::filesystem::path& folder, const RunState& expected, fsdp::ShardedModel& shards, optim::AdamW& optimizer,
-              comm::Communicator& communicator);
+RunState load(const std::filesystem::path& folder, const RunState& expected, fsdp::ShardedModel& shards,
+              optim::AdamW& optimizer, comm::Communicator& communicator);
 
 /// Newest checkpoint-* folder with a manifest, by step; nothing when there is none.
 std::optional<std::filesystem::path> newest(const std::filesystem::path& output_dir);

@@ -10,16 +10,16 @@ namespace shardtune {
 
 /// What kind of thing went wrong: the `class` field of the last log line and of metrics.jsonl.
 enum class ErrorClass {
-  kUsage,          ///< seen from options and config alone: exit code 2
-  kBadModel,       ///< model folder, weights, tokenizer
-  kBadData,        ///< training or evaluation data
-  kBadStorage,     ///< file system: cannot read, write, create
+  kUsage,  ///< seen from options and config alone: exit code 2
+  kBadModel,  ///< model folder, weights, tokenizer
+  kBadData,  ///< training or evaluation data
+  kBadStorage,  ///< file system: cannot read, write, create
   kBadCheckpoint,  ///< checkpoint missing, damaged or of another run
-  kBadNode,        ///< device or machine
+  kBadNode,  ///< device or machine
   kOutOfMemory,
-  kNonFinite,      ///< loss or gradient norm is not a number
+  kNonFinite,  ///< loss or gradient norm is not a number
   kCommunication,  ///< MPI or NCCL
-  kInternal,       ///< our own mistake
+  kInternal,  ///< our own mistake
 };
 
 /// The name printed for a class, for example "bad_data".
@@ -74,8 +74,8 @@ namespace detail {
 }
 
 /// An assertion for our own mistakes, on in every build.
-#define SHARDTUNE_CHECK(condition, ...)                                                                \
-  do {                                                                                                 \
+#define SHARDTUNE_CHECK(condition, ...)                                                                            \
+  do {                                                                                                             \
     if (!(condition)) ::shardtune::detail::check_failed(#condition, __FILE__, __LINE__, fmt::format(__VA_ARGS__)); \
   } while (false)
 

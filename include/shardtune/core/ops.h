@@ -42,8 +42,8 @@ struct AttentionSaved {
   std::vector<at::Tensor> outputs, logsumexps;  ///< per group of equally long neighbouring segments
 };
 /// q [N, H, E], k and v [N, K, E], segments: tokens of each, sum N -> [N, H * E].
-at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, std::span<const std::int32_t> segments,
-                     AttentionSaved* saved);
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                     std::span<const std::int32_t> segments, AttentionSaved* saved);
 /// Gradients for q, k, v in their shapes.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& gradient, const at::Tensor& q,
                                                                   const at::Tensor& k, const at::Tensor& v,
@@ -53,7 +53,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
 /// silu(gate) * up.
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
 /// Gradients for gate and up.
-std::pair<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& gradient, const at::Tensor& gate, const at::Tensor& up);
+std::pair<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& gradient, const at::Tensor& gate,
+                                                  const at::Tensor& up);
 
 /// Rows ids [N] of table [V, D].
 at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids);
@@ -68,11 +69,11 @@ double cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, dou
 /// Where each token of a micro-batch stands, for dropout (see dropout()).
 struct DropoutKey {
   std::uint64_t seed = 0;
-  std::uint32_t step = 0;       ///< optimizer step
-  std::uint32_t site = 0;       ///< layer * 16 + site in the layer
+  std::uint32_t step = 0;  ///< optimizer step
+  std::uint32_t site = 0;  ///< layer * 16 + site in the layer
   double probability = 0;
-  std::span<const std::int64_t> samples;            ///< [N] document of each token
-  std::span<const std::int32_t> document_positions; ///< [N] position in the document
+  std::span<const std::int64_t> samples;  ///< [N] document of each token
+  std::span<const std::int32_t> document_positions;  ///< [N] position in the document
 };
 /// x [N, D] with dropped elements zero and the others divided by 1 - p. The mask is a pure function of the key (Philox:
 /// key seed; counter sample, step, site, (position * D + column) / 4; word column mod 4; kept when word >= p * 2^32), so it

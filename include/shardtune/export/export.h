@@ -28,6 +28,7 @@ void write_model(const std::filesystem::path& folder, const std::filesystem::pat
                  fsdp::ShardedModel& shards, comm::Communicator& communicator);
 
 /// Copies the tokenizer's files and writes README.md, the model card. Rank 0 only; no communication.
-void write_extras(const std::filesystem::path& folder, const std::filesystem::path& base_folder, bool adapter, const CardFacts& facts);
+void write_extras(const std::filesystem::path& folder, const std::filesystem::path& base_folder, bool adapter,
+                  const CardFacts& facts);
 
 }  // namespace shardtune::exporting

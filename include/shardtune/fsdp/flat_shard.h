@@ -29,9 +29,11 @@ class FlatShard {
   std::size_t slot(std::size_t tensor) const { return slots_[tensor]; }
 
   /// This rank's elements of the parameters; `visit` gets slot, element range, and the part of local().
-  void for_each_range(const std::function<void(std::size_t slot, std::int64_t begin, std::int64_t end, at::Tensor part)>& visit);
+  void for_each_range(
+      const std::function<void(std::size_t slot, std::int64_t begin, std::int64_t end, at::Tensor part)>& visit);
   /// The same for another tensor laid out like the shard (gradient sums, optimizer state).
-  void for_each_range_of(at::Tensor flat, const std::function<void(std::size_t, std::int64_t, std::int64_t, at::Tensor)>& visit);
+  void for_each_range_of(at::Tensor flat,
+                         const std::function<void(std::size_t, std::int64_t, std::int64_t, at::Tensor)>& visit);
 
   /// Views of the parameters in a full flat buffer, written to `out` by slot.
   void views(const at::Tensor& full, const model::UnitSpec& unit, std::vector<at::Tensor>& out) const;

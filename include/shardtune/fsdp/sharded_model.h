@@ -69,9 +69,9 @@ class ShardedModel {
 
   std::vector<std::unique_ptr<Unit>> units_;
   comm::Communicator& communicator_;
-  std::array<Pool, 3> pools_;                           ///< layers; embedding and untied head; norm of a tied head
-  std::array<at::Tensor, 3> gradient_buffers_;          ///< fp32 full gradients of one unit per pool
-  at::Tensor receive_buffer_;                           ///< what the other ranks sent of theirs
+  std::array<Pool, 3> pools_;  ///< layers; embedding and untied head; norm of a tied head
+  std::array<at::Tensor, 3> gradient_buffers_;  ///< fp32 full gradients of one unit per pool
+  at::Tensor receive_buffer_;  ///< what the other ranks sent of theirs
 };
 
 }  // namespace shardtune::fsdp

@@ -9,12 +9,12 @@ namespace shardtune::model {
 
 /// What a layer keeps from forward for backward. Norms and silu(gate) * up are computed again: they cost little.
 struct LayerSaved {
-  at::Tensor input;                 ///< [N, D]
-  at::Tensor q, k, v;               ///< [N, heads, E], rotated
+  at::Tensor input;  ///< [N, D]
+  at::Tensor q, k, v;  ///< [N, heads, E], rotated
   ops::AttentionSaved attention;
-  at::Tensor attended;              ///< [N, H * E]
-  at::Tensor middle;                ///< [N, D] after the attention residual
-  at::Tensor gate, up;              ///< [N, F]
+  at::Tensor attended;  ///< [N, H * E]
+  at::Tensor middle;  ///< [N, D] after the attention residual
+  at::Tensor gate, up;  ///< [N, F]
 };
 
 /// One Llama decoder layer with a backward written out by hand: what is kept, recomputed and freed is decided here and not
@@ -28,7 +28,8 @@ class DecoderLayer {
   /// x [N, D] -> [N, D]. Fills `saved` when given.
   at::Tensor forward(const at::Tensor& x, const UnitTensors& unit, const StepContext& context, LayerSaved* saved) const;
   /// Gradient of the output -> gradient of x. Consumes `saved`; adds weight gradients to unit.gradients.
-  at::Tensor backward(const at::Tensor& gradient, LayerSaved saved, UnitTensors& unit, const StepContext& context) const;
+  at::Tensor backward(const at::Tensor& gradient, LayerSaved saved, UnitTensors& unit,
+                      const StepContext& context) const;
 
  private:
   const ModelConfig config_;

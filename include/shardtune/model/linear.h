@@ -12,13 +12,13 @@ namespace shardtune::model {
 
 /// What the step knows about the tokens at hand; lives for one micro-batch. Letters: N tokens, E head width.
 struct StepContext {
-  bool training = false;   ///< dropout on
+  bool training = false;  ///< dropout on
   std::uint64_t seed = 0;
   std::uint32_t step = 0;  ///< optimizer step, from 0
-  std::span<const std::int32_t> segments;            ///< tokens of each attention segment, sum N
-  std::span<const std::int64_t> samples;             ///< [N]
+  std::span<const std::int32_t> segments;  ///< tokens of each attention segment, sum N
+  std::span<const std::int64_t> samples;  ///< [N]
   std::span<const std::int32_t> document_positions;  ///< [N]
-  at::Tensor cosine, sine;                           ///< [N, E/2] in the compute type
+  at::Tensor cosine, sine;  ///< [N, E/2] in the compute type
 };
 
 /// A linear layer without bias: weight [out, in].
@@ -33,14 +33,16 @@ class LinearGroup {
  public:
   virtual ~LinearGroup() = default;
   /// x [N, in] -> one [N, out] each.
-  virtual std::vector<at::Tensor> forward(const at::Tensor& x, const UnitTensors& unit, const StepContext& context) const = 0;
+  virtual std::vector<at::Tensor> forward(const at::Tensor& x, const UnitTensors& unit,
+                                          const StepContext& context) const = 0;
   /// Gradients of the outputs -> gradient of x; adds weight gradients to unit.gradients.
   virtual at::Tensor backward(const at::Tensor& x, std::span<const at::Tensor> gradients, UnitTensors& unit,
                               const StepContext& context) const = 0;
 };
 
 /// Makes the group for some linears and enters its parameters into the unit.
-using LinearGroupFactory = std::function<std::unique_ptr<LinearGroup>(UnitSpec& unit, const std::vector<LinearSpec>& linears)>;
+using LinearGroupFactory =
+    std::function<std::unique_ptr<LinearGroup>(UnitSpec& unit, const std::vector<LinearSpec>& linears)>;
 
 /// Plain linears; `trainable`: full fine-tuning.
 LinearGroupFactory dense_linear_factory(bool trainable);

@@ -37,13 +37,13 @@ class LlamaModel {
   at::Tensor embed(const at::Tensor& ids, const UnitTensors& embedding, at::ScalarType type) const;
 
   struct LossResult {
-    double loss_sum = 0;   ///< sum of the token losses, fp64
-    at::Tensor gradient;   ///< [N, D] gradient of scale * loss_sum; undefined when not wanted
+    double loss_sum = 0;  ///< sum of the token losses, fp64
+    at::Tensor gradient;  ///< [N, D] gradient of scale * loss_sum; undefined when not wanted
   };
   /// Final norm, head and cross-entropy on the positions that have a target, in chunks: N x V logits never exist, ignored
   /// positions cost nothing. Adds weight gradients.
-  LossResult loss(const at::Tensor& x, std::span<const std::int32_t> targets, UnitTensors& head, const StepContext& context,
-                  double scale, bool want_gradient) const;
+  LossResult loss(const at::Tensor& x, std::span<const std::int32_t> targets, UnitTensors& head,
+                  const StepContext& context, double scale, bool want_gradient) const;
 
   /// Logits [N, V] in fp32, for tests and exports of small inputs. Evaluation: no dropout.
   at::Tensor logits(const at::Tensor& x, const UnitTensors& head) const;

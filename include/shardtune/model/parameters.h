@@ -9,7 +9,7 @@ namespace shardtune::model {
 
 /// Where a parameter's first values come from.
 enum class Initial {
-  kBase,   ///< the model folder
+  kBase,  ///< the model folder
   kLoraA,  ///< Kaiming-uniform with a = sqrt(5): uniform in +-1/sqrt(in)
   kZero,
 };

@@ -7,9 +7,9 @@ namespace shardtune::optim {
 struct OptimOptions {
   double learning_rate = 2e-5;
   std::string lr_scheduler_type = "linear";  ///< linear | cosine | constant | constant_with_warmup
-  double warmup_steps = 0;                   ///< steps; a number below 1 is a share of all steps, as in Transformers 5
+  double warmup_steps = 0;  ///< steps; a number below 1 is a share of all steps, as in Transformers 5
   double weight_decay = 0.0;
-  double max_grad_norm = 1.0;                ///< 0 turns clipping off
+  double max_grad_norm = 1.0;  ///< 0 turns clipping off
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
   double adam_epsilon = 1e-8;

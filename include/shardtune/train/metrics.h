@@ -11,11 +11,11 @@ namespace shardtune::train {
 struct TrainMetrics {
   std::int64_t step = 0, total_steps = 0;
   double epoch = 0;
-  double loss = 0;           ///< mean of the steps' losses since the last line
-  double grad_norm = 0;      ///< of the last step, before clipping
+  double loss = 0;  ///< mean of the steps' losses since the last line
+  double grad_norm = 0;  ///< of the last step, before clipping
   double learning_rate = 0;  ///< of the last step
   double tokens_per_second = 0;
-  std::int64_t num_tokens = 0;      ///< since the start of training, all ranks
+  std::int64_t num_tokens = 0;  ///< since the start of training, all ranks
   std::int64_t peak_rss_bytes = 0;  ///< largest of any rank
   double seconds_left = 0;
 };
@@ -31,7 +31,7 @@ struct EvalMetrics {
 struct FinalMetrics {
   std::int64_t step = 0;
   double epoch = 0;
-  double train_loss = 0;     ///< mean of all steps' losses of this run
+  double train_loss = 0;  ///< mean of all steps' losses of this run
   double train_runtime = 0;  ///< seconds
   double tokens_per_second = 0;
   std::int64_t num_tokens = 0;

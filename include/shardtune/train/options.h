@@ -14,7 +14,7 @@ struct TrainOptions {
   std::int64_t gradient_accumulation_steps = 1;
   std::int64_t logging_steps = 10;
   std::string eval_strategy = "no";  ///< no | steps | epoch
-  std::int64_t eval_steps = 0;       ///< 0: as logging_steps
+  std::int64_t eval_steps = 0;  ///< 0: as logging_steps
   bool eval_on_start = false;
   std::string save_strategy = "epoch";  ///< no | steps | epoch
   std::int64_t save_steps = 500;

@@ -10,8 +10,8 @@ namespace shardtune::train {
 
 struct StepSettings {
   at::ScalarType compute_type{};  ///< of activations
-  bool recompute = true;          ///< keep only the layers' inputs; false keeps what backward needs
-  std::uint64_t seed = 42;        ///< keys dropout
+  bool recompute = true;  ///< keep only the layers' inputs; false keeps what backward needs
+  std::uint64_t seed = 42;  ///< keys dropout
 };
 
 /// Runs one micro-batch through the sharded model: a plain loop over units in which every collective can be read in order. All
@@ -30,7 +30,8 @@ class StepEngine {
  private:
   model::StepContext make_context(const data::MicroBatch& batch, std::int64_t step, bool training);
   /// Embedding and layers. `inputs`/`saved` are filled as the settings say when given; the last layer stays gathered then.
-  at::Tensor run_layers(const data::MicroBatch& batch, const model::StepContext& context, std::vector<model::LayerSaved>* saved);
+  at::Tensor run_layers(const data::MicroBatch& batch, const model::StepContext& context,
+                        std::vector<model::LayerSaved>* saved);
   model::UnitTensors& unshard_head();
   void reshard_head();
   void prefetch_head();

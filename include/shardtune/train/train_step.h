@@ -5,7 +5,7 @@
 namespace shardtune::train {
 
 struct StepResult {
-  double loss = 0;       ///< sum of the token losses of the step over all ranks / its targets
+  double loss = 0;  ///< sum of the token losses of the step over all ranks / its targets
   double grad_norm = 0;  ///< global, before clipping
   double learning_rate = 0;
   std::int64_t targets = 0, tokens = 0;  ///< all ranks

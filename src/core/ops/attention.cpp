@@ -53,8 +53,8 @@ at::Tensor kernel_input(const at::Tensor& x) {
 
 }  // namespace
 
-at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, std::span<const std::int32_t> segments,
-                     AttentionSaved* saved) {
+at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                     std::span<const std::int32_t> segments, AttentionSaved* saved) {
   const std::int64_t tokens = q.size(0), heads = q.size(1), width = q.size(2);
   at::Tensor result = at::empty({tokens, heads, width}, q.options());
   for (const Group& group : group_segments(segments)) {

@@ -13,8 +13,8 @@ namespace {
 
 /// One token's row: `first` is position * width, the number of the row's first element in its document. Elements are drawn in
 /// groups of four that share a counter; a width that four does not divide begins inside a group.
-void drop_row(const float* from, float* to, std::int64_t width, std::uint64_t first, const std::array<std::uint32_t, 4>& base,
-              std::uint64_t seed, std::uint32_t threshold, float scale) {
+void drop_row(const float* from, float* to, std::int64_t width, std::uint64_t first,
+              const std::array<std::uint32_t, 4>& base, std::uint64_t seed, std::uint32_t threshold, float scale) {
   std::int64_t column = 0;
   while (column < width) {
     const std::uint64_t element = first + static_cast<std::uint64_t>(column);

@@ -70,7 +70,8 @@ TEST(LoraConfig, KindsThatAreNotComputedAreRefused) {
 }
 
 TEST(LoraConfig, NamesInPeftsFiles) {
-  EXPECT_EQ(adapters::peft_name("model.layers.0.mlp.up_proj.lora_A.weight"), "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight");
+  EXPECT_EQ(adapters::peft_name("model.layers.0.mlp.up_proj.lora_A.weight"),
+            "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight");
 }
 
 }  // namespace

@@ -14,7 +14,12 @@ struct Tokens {
   std::vector<std::int64_t> samples;
   std::vector<std::int32_t> positions;
   ops::DropoutKey key(double p, std::uint32_t step = 3, std::uint32_t site = 18, std::uint64_t seed = 77) const {
-    return {.seed = seed, .step = step, .site = site, .probability = p, .samples = samples, .document_positions = positions};
+    return {.seed = seed,
+            .step = step,
+            .site = site,
+            .probability = p,
+            .samples = samples,
+            .document_positions = positions};
   }
 };
 
@@ -26,8 +31,11 @@ TEST(Dropout, FollowsTheWrittenRule) {
     for (std::int64_t n = 0; n < 3; ++n)
       for (std::int64_t c = 0; c < width; ++c) {
         const auto token = static_cast<std::size_t>(n);
-        const std::uint64_t element = static_cast<std::uint64_t>(tokens.positions[token]) * static_cast<std::uint64_t>(width) + static_cast<std::uint64_t>(c);
-        const auto words = philox4x32({static_cast<std::uint32_t>(tokens.samples[token]), 3, 18, static_cast<std::uint32_t>(element / 4)}, 77);
+        const std::uint64_t element =
+            static_cast<std::uint64_t>(tokens.positions[token]) * static_cast<std::uint64_t>(width) +
+            static_cast<std::uint64_t>(c);
+        const auto words = philox4x32(
+            {static_cast<std::uint32_t>(tokens.samples[token]), 3, 18, static_cast<std::uint32_t>(element / 4)}, 77);
         const bool kept = static_cast<double>(words[element % 4]) >= 0.25 * 4294967296.0;
         EXPECT_EQ(y[n][c].item<float>(), kept ? x[n][c].item<float>() * (1.0f / 0.75f) : 0.0f) << n << " " << c;
       }

@@ -10,9 +10,9 @@ namespace {
 
 TEST(Error, UsageExitsWithTwoAndEverythingElseWithOne) {
   EXPECT_EQ(Error(ErrorClass::kUsage, "x").exit_code(), 2);
-  for (const ErrorClass c : {ErrorClass::kBadModel, ErrorClass::kBadData, ErrorClass::kBadStorage, ErrorClass::kBadCheckpoint,
-                             ErrorClass::kBadNode, ErrorClass::kOutOfMemory, ErrorClass::kNonFinite, ErrorClass::kCommunication,
-                             ErrorClass::kInternal})
+  for (const ErrorClass c : {ErrorClass::kBadModel, ErrorClass::kBadData, ErrorClass::kBadStorage,
+                             ErrorClass::kBadCheckpoint, ErrorClass::kBadNode, ErrorClass::kOutOfMemory,
+                             ErrorClass::kNonFinite, ErrorClass::kCommunication, ErrorClass::kInternal})
     EXPECT_EQ(Error(c, "x").exit_code(), 1) << error_class_name(c);
 }
 
@@ -45,7 +45,8 @@ TEST(Error, FailedCheckNamesThePlace) {
 TEST(Dtype, NamesAndSizes) {
   EXPECT_EQ(dtype_from_name("BF16"), Dtype::kBF16);
   EXPECT_EQ(dtype_from_name("bf16"), std::nullopt);
-  for (const auto& [name, bytes] : {std::pair{"BOOL", 1u}, {"U8", 1u}, {"F8_E4M3", 1u}, {"F16", 2u}, {"BF16", 2u}, {"F32", 4u}, {"I64", 8u}})
+  for (const auto& [name, bytes] :
+       {std::pair{"BOOL", 1u}, {"U8", 1u}, {"F8_E4M3", 1u}, {"F16", 2u}, {"BF16", 2u}, {"F32", 4u}, {"I64", 8u}})
     EXPECT_EQ(dtype_bytes(dtype_from_name(name).value()), bytes) << name;
 }
 

@@ -29,7 +29,9 @@ TEST(RmsNorm, ForwardAndBackward) {
   at::Tensor sink = at::zeros({19});
   const at::Tensor gx = ops::rms_norm_backward(g, x, w, epsilon, &sink);
   const at::Tensor gd = g.to(at::kDouble);
-  const auto objective = [&](const at::Tensor& xd, const at::Tensor& wd) { return (rms_norm_fp64(xd, wd, epsilon) * gd).sum().item<double>(); };
+  const auto objective = [&](const at::Tensor& xd, const at::Tensor& wd) {
+    return (rms_norm_fp64(xd, wd, epsilon) * gd).sum().item<double>();
+  };
   const double h = 1e-5;
   for (const std::int64_t i : {0, 7, 18}) {
     at::Tensor up = x.to(at::kDouble), down = up.clone();
@@ -49,7 +51,9 @@ TEST(Rotary, TurnsBackAndKeepsLength) {
   const at::Tensor before = x.clone();
   ops::apply_rotary(x, at::cos(angle), at::sin(angle), false);
   EXPECT_NEAR(x[1][0][0].item<double>(),
-              before[1][0][0].item<double>() * std::cos(angle[1][0].item<double>()) - before[1][0][3].item<double>() * std::sin(angle[1][0].item<double>()), 1e-6);
+              before[1][0][0].item<double>() * std::cos(angle[1][0].item<double>()) -
+                  before[1][0][3].item<double>() * std::sin(angle[1][0].item<double>()),
+              1e-6);
   EXPECT_LE(largest(at::norm(x, 2, {2}) - at::norm(before, 2, {2})), 1e-5);
   ops::apply_rotary(x, at::cos(angle), at::sin(angle), true);
   EXPECT_LE(largest(x - before), 1e-6);
@@ -69,7 +73,8 @@ at::Tensor attention_fp64(const at::Tensor& q, const at::Tensor& k, const at::Te
 
 TEST(Attention, StaysInsideSegmentsAndSharesKeyHeads) {
   const std::vector<std::int32_t> segments = {3, 3, 5, 1};
-  const at::Tensor q = wave({12, 4, 8}, 0.2), k = wave({12, 2, 8}, 1.2), v = wave({12, 2, 8}, 2.2), g = wave({12, 32}, 0.9);
+  const at::Tensor q = wave({12, 4, 8}, 0.2), k = wave({12, 2, 8}, 1.2), v = wave({12, 2, 8}, 2.2),
+                   g = wave({12, 32}, 0.9);
   ops::AttentionSaved saved;
   const at::Tensor out = ops::attention(q, k, v, segments, &saved);
   const auto reference = [&](const at::Tensor& qd, const at::Tensor& kd, const at::Tensor& vd) {
@@ -84,7 +89,9 @@ TEST(Attention, StaysInsideSegmentsAndSharesKeyHeads) {
   EXPECT_LE(largest(out.to(at::kDouble) - reference(qd, kd, vd)), 1e-6);
 
   const auto [gq, gk, gv] = ops::attention_backward(g, q, k, v, segments, saved);
-  const auto objective = [&](const at::Tensor& a, const at::Tensor& b, const at::Tensor& c) { return (reference(a, b, c) * g.to(at::kDouble)).sum().item<double>(); };
+  const auto objective = [&](const at::Tensor& a, const at::Tensor& b, const at::Tensor& c) {
+    return (reference(a, b, c) * g.to(at::kDouble)).sum().item<double>();
+  };
   const double h = 1e-5;
   for (const auto& [token, head, column] : {std::tuple{0, 0, 0}, {4, 1, 3}, {8, 1, 7}, {11, 0, 2}}) {
     const auto nudged = [&](const at::Tensor& t, double by) {
@@ -92,9 +99,12 @@ TEST(Attention, StaysInsideSegmentsAndSharesKeyHeads) {
       copy[token][head][column] += by;
       return copy;
     };
-    EXPECT_NEAR(gq[token][head][column].item<double>(), (objective(nudged(qd, h), kd, vd) - objective(nudged(qd, -h), kd, vd)) / (2 * h), 1e-5);
-    EXPECT_NEAR(gk[token][head][column].item<double>(), (objective(qd, nudged(kd, h), vd) - objective(qd, nudged(kd, -h), vd)) / (2 * h), 1e-5);
-    EXPECT_NEAR(gv[token][head][column].item<double>(), (objective(qd, kd, nudged(vd, h)) - objective(qd, kd, nudged(vd, -h))) / (2 * h), 1e-5);
+    EXPECT_NEAR(gq[token][head][column].item<double>(),
+                (objective(nudged(qd, h), kd, vd) - objective(nudged(qd, -h), kd, vd)) / (2 * h), 1e-5);
+    EXPECT_NEAR(gk[token][head][column].item<double>(),
+                (objective(qd, nudged(kd, h), vd) - objective(qd, nudged(kd, -h), vd)) / (2 * h), 1e-5);
+    EXPECT_NEAR(gv[token][head][column].item<double>(),
+                (objective(qd, kd, nudged(vd, h)) - objective(qd, kd, nudged(vd, -h))) / (2 * h), 1e-5);
   }
 }
 
@@ -104,7 +114,8 @@ TEST(CrossEntropy, LossAndGradientOverManyClasses) {
   const at::Tensor wide = logits.to(at::kDouble);
   const at::Tensor expected = (at::logsumexp(wide, {1}) - at::gather(wide, 1, targets.unsqueeze(1)).squeeze(1)).sum();
   at::Tensor work = logits.clone();
-  EXPECT_NEAR(ops::cross_entropy_in_place(work, targets, 0.5, true), expected.item<double>(), 1e-5 * expected.item<double>());
+  EXPECT_NEAR(ops::cross_entropy_in_place(work, targets, 0.5, true), expected.item<double>(),
+              1e-5 * expected.item<double>());
   at::Tensor gradient = at::softmax(wide, 1);
   for (std::int64_t n = 0; n < 3; ++n) gradient[n][targets[n].item<std::int64_t>()] -= 1.0;
   EXPECT_LE(largest(work.to(at::kDouble) - gradient * 0.5), 1e-6);

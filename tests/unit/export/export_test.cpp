@@ -31,9 +31,11 @@ TEST(ExportAdapter, ReadAndWrittenBackIsPeftsFileByteForByte) {
   options.adapter.adapter_name_or_path = (case_folder() / "lora-start").string();
   const auto run = run_with(options, *communicator);
   exporting::write_adapter(scratch.path(), *run->lora, "base-gqa", *run->shards, *communicator);
-  EXPECT_EQ(file_bytes(scratch / "adapter_model.safetensors"), file_bytes(case_folder() / "lora-start/adapter_model.safetensors"));
+  EXPECT_EQ(file_bytes(scratch / "adapter_model.safetensors"),
+            file_bytes(case_folder() / "lora-start/adapter_model.safetensors"));
 
-  const json ours = read_json(scratch / "adapter_config.json"), theirs = read_json(case_folder() / "lora-start/adapter_config.json");
+  const json ours = read_json(scratch / "adapter_config.json"),
+             theirs = read_json(case_folder() / "lora-start/adapter_config.json");
   for (const auto& [key, value] : ours.items()) {
     ASSERT_TRUE(theirs.contains(key)) << key;
     if (key == "target_modules") {  // a set, in no order
@@ -75,8 +77,10 @@ TEST(ExportModel, FullWeightsComeBackUnchanged) {
   options.adapter.use_peft_lora = false;
   const auto run = run_with(options, *communicator);
   exporting::write_model(scratch.path(), case_folder() / "base-gqa", at::kFloat, *run->shards, *communicator);
-  exporting::write_extras(scratch.path(), case_folder() / "base-gqa", false, {.base_model = "base", .dataset = "rows", .options_text = ""});
-  const auto before = read_tensors(case_folder() / "base-gqa/model.safetensors"), after = read_tensors(scratch / "model.safetensors");
+  exporting::write_extras(scratch.path(), case_folder() / "base-gqa", false,
+                          {.base_model = "base", .dataset = "rows", .options_text = ""});
+  const auto before = read_tensors(case_folder() / "base-gqa/model.safetensors"),
+             after = read_tensors(scratch / "model.safetensors");
   ASSERT_EQ(before.size(), after.size());
   for (const auto& [name, tensor] : before) EXPECT_TRUE(at::equal(tensor, after.at(name))) << name;
   EXPECT_EQ(read_json(scratch / "config.json"), read_json(case_folder() / "base-gqa/config.json"));
@@ -100,7 +104,8 @@ TEST(LoraStart, KaimingUniformOnAnyShardAndZero) {
     EXPECT_LE(at::abs(tensor).max().item<double>(), bound) << name;
     // A uniform variable in +-b has the standard deviation b / sqrt(3); n values estimate it to about b / sqrt(5 n) * 2.
     const double deviation = at::std(tensor).item<double>();
-    EXPECT_NEAR(deviation, bound / std::sqrt(3.0), 4 * bound / std::sqrt(5.0 * static_cast<double>(tensor.numel()))) << name;
+    EXPECT_NEAR(deviation, bound / std::sqrt(3.0), 4 * bound / std::sqrt(5.0 * static_cast<double>(tensor.numel())))
+        << name;
   }
 }
 

@@ -16,9 +16,17 @@ namespace {
 using nlohmann::json;
 
 json small_config() {
-  return {{"architectures", {"LlamaForCausalLM"}}, {"model_type", "llama"},   {"vocab_size", 520},          {"hidden_size", 32},
-          {"intermediate_size", 48},               {"num_hidden_layers", 2}, {"num_attention_heads", 4}, {"num_key_value_heads", 2},
-          {"rms_norm_eps", 1e-5},                  {"rope_theta", 500.0},     {"torch_dtype", "bfloat16"}};
+  return {{"architectures", {"LlamaForCausalLM"}},
+          {"model_type", "llama"},
+          {"vocab_size", 520},
+          {"hidden_size", 32},
+          {"intermediate_size", 48},
+          {"num_hidden_layers", 2},
+          {"num_attention_heads", 4},
+          {"num_key_value_heads", 2},
+          {"rms_norm_eps", 1e-5},
+          {"rope_theta", 500.0},
+          {"torch_dtype", "bfloat16"}};
 }
 
 model::ModelConfig read(const json& config) {
@@ -42,7 +50,11 @@ std::string refusal(const std::function<void(json&)>& change) {
 
 TEST(ModelConfig, OldSpelling) {
   json config = small_config();
-  config["rope_scaling"] = {{"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.0}, {"high_freq_factor", 4.0}, {"original_max_position_embeddings", 64}};
+  config["rope_scaling"] = {{"rope_type", "llama3"},
+                            {"factor", 8.0},
+                            {"low_freq_factor", 1.0},
+                            {"high_freq_factor", 4.0},
+                            {"original_max_position_embeddings", 64}};
   const auto read_config = read(config);
   EXPECT_EQ(read_config.head_dim, 8);
   EXPECT_EQ(read_config.kv_heads, 2);
@@ -69,13 +81,20 @@ TEST(ModelConfig, NewSpellingWins) {
 }
 
 TEST(ModelConfig, RefusesWhatItWouldComputeOtherwise) {
-  EXPECT_THAT(refusal([](json& c) { c["architectures"] = {"MistralForCausalLM"}; }), ::testing::HasSubstr("'MistralForCausalLM'"));
+  EXPECT_THAT(refusal([](json& c) { c["architectures"] = {"MistralForCausalLM"}; }),
+              ::testing::HasSubstr("'MistralForCausalLM'"));
   EXPECT_THAT(refusal([](json& c) { c["model_type"] = "qwen2"; }), ::testing::HasSubstr("'qwen2'"));
   EXPECT_THAT(refusal([](json& c) { c["attention_bias"] = true; }), ::testing::HasSubstr("attention_bias"));
   EXPECT_THAT(refusal([](json& c) { c["mlp_bias"] = true; }), ::testing::HasSubstr("mlp_bias"));
   EXPECT_THAT(refusal([](json& c) { c["hidden_act"] = "gelu"; }), ::testing::HasSubstr("gelu"));
-  EXPECT_THAT(refusal([](json& c) { c["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}}; }), ::testing::HasSubstr("'linear'"));
-  EXPECT_THAT(refusal([](json& c) { c["quantization_config"] = {{"load_in_4bit", true}}; }), ::testing::HasSubstr("quantization_config"));
+  EXPECT_THAT(refusal([](json& c) {
+                c["rope_scaling"] = {{"type", "linear"}, {"factor", 2.0}};
+              }),
+              ::testing::HasSubstr("'linear'"));
+  EXPECT_THAT(refusal([](json& c) {
+                c["quantization_config"] = {{"load_in_4bit", true}};
+              }),
+              ::testing::HasSubstr("quantization_config"));
 }
 
 TEST(ModelConfig, RefusesBadNumbersWithKeyAndRange) {
@@ -93,7 +112,8 @@ TEST(ModelConfig, MissingFolderNamesTheOption) {
     model::read_config("/no/such/folder");
     FAIL();
   } catch (const Error& error) {
-    EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr("/no/such/folder"), ::testing::HasSubstr("--model_name_or_path")));
+    EXPECT_THAT(error.what(), ::testing::AllOf(::testing::HasSubstr("/no/such/folder"),
+                                               ::testing::HasSubstr("--model_name_or_path")));
   }
 }
 

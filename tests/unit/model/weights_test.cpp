@@ -37,7 +37,8 @@ std::string check_error(const std::vector<io::TensorView>& tensors, bool tied = 
 TEST(Weights, PartsAreReadAndConverted) {
   Scratch scratch;
   const at::Tensor values = at::arange(12, at::kFloat).view({3, 4}) / 8;  // exact in bf16 and fp16
-  for (const auto& [type, dtype] : {std::pair{at::kFloat, Dtype::kF32}, {at::kBFloat16, Dtype::kBF16}, {at::kHalf, Dtype::kF16}}) {
+  for (const auto& [type, dtype] :
+       {std::pair{at::kFloat, Dtype::kF32}, {at::kBFloat16, Dtype::kBF16}, {at::kHalf, Dtype::kF16}}) {
     const at::Tensor stored = values.to(type);
     io::write_safetensors(scratch / "model.safetensors", {{"w", dtype, {3, 4}, bytes_of(stored)}}, {});
     const io::SafetensorsFolder folder(scratch.path());
@@ -72,13 +73,15 @@ TEST(Weights, FilesAreCheckedAgainstTheModel) {
   EXPECT_THAT(check_error({{"w", Dtype::kF32, {4, 4}, bytes_of(sixteen)}}),
               ::testing::AllOf(::testing::HasSubstr("[4, 4]"), ::testing::HasSubstr("[3, 4]")));
   EXPECT_THAT(check_error({{"w", Dtype::kI64, {3, 4}, bytes_of(ids)}}), ::testing::HasSubstr("I64"));
-  EXPECT_THAT(check_error({{"w", Dtype::kF32, {3, 4}, bytes_of(twelve)}, {"extra", Dtype::kF32, {12}, bytes_of(twelve)}}),
-              ::testing::HasSubstr("'extra'"));
+  EXPECT_THAT(
+      check_error({{"w", Dtype::kF32, {3, 4}, bytes_of(twelve)}, {"extra", Dtype::kF32, {12}, bytes_of(twelve)}}),
+      ::testing::HasSubstr("'extra'"));
 }
 
 TEST(Weights, RedundantTensorsAreKnown) {
   const at::Tensor twelve = at::zeros({12});
-  const io::TensorView w{"w", Dtype::kF32, {3, 4}, bytes_of(twelve)}, head{"lm_head.weight", Dtype::kF32, {12}, bytes_of(twelve)},
+  const io::TensorView w{"w", Dtype::kF32, {3, 4}, bytes_of(twelve)},
+      head{"lm_head.weight", Dtype::kF32, {12}, bytes_of(twelve)},
       rotary{"model.layers.0.self_attn.rotary_emb.inv_freq", Dtype::kF32, {12}, bytes_of(twelve)};
   EXPECT_EQ(check_error({w, rotary}), "no error");
   EXPECT_EQ(check_error({w, head}, /*tied=*/true), "no error");

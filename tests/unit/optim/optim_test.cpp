@@ -59,7 +59,8 @@ TEST(AdamW, FollowsTheFormulaAndSparesNormsFromDecay) {
   }
   std::size_t index = 0;
   model.trained(1).for_each_range([&](std::size_t, std::int64_t, std::int64_t, const at::Tensor& part) {
-    for (std::int64_t i = 0; i < part.numel(); ++i, ++index) EXPECT_NEAR(part[i].item<double>(), expected[index].p, 1e-6);
+    for (std::int64_t i = 0; i < part.numel(); ++i, ++index)
+      EXPECT_NEAR(part[i].item<double>(), expected[index].p, 1e-6);
   });
   EXPECT_EQ(index, 5u);
 }
