@@ -13,14 +13,19 @@ namespace {
 
 using nlohmann::json;
 
+bool flag(const json& config, const char* key, const std::string& where) {
+  if (!config.contains(key) || config[key].is_null()) return false;
+  if (!config[key].is_boolean()) fail(ErrorClass::kBadModel, "{}: '{}' is {}, expected true or false", where, key, config[key].dump());
+  return config[key].get<bool>();
+}
+
 /// Settings of PEFT that change the mathematics and that this program does not compute: refused unless at their neutral value.
 void refuse_unknown_kinds(const json& config, const std::string& where) {
   const auto refuse_if = [&](bool bad, const char* key) {
     if (bad)
       fail(ErrorClass::kBadModel, "{}: '{}' is {}; this adapter kind is not supported", where, key, config[key].dump());
   };
-  for (const char* key : {"use_dora", "fan_in_fan_out", "lora_bias", "use_qalora"})
-    refuse_if(config.contains(key) && config[key] == true, key);
+  for (const char* key : {"use_dora", "fan_in_fan_out", "lora_bias", "use_qalora"}) refuse_if(flag(config, key, where), key);
   for (const char* key : {"rank_pattern", "alpha_pattern"})
     refuse_if(config.contains(key) && config[key].is_object() && !config[key].empty(), key);
   for (const char* key : {"layer_replication", "layers_to_transform", "modules_to_save", "trainable_token_indices",
@@ -42,11 +47,24 @@ std::string targets_text(const json& targets, const std::string& where) {
   return text;
 }
 
+/// The targets of a folder; what is wrong with them is a fault of the folder and not of the option they would come from.
+std::set<std::string> folder_targets(const json& targets, const std::string& where, const model::ModelConfig& model) {
+  try {
+    return resolve_targets(targets_text(targets, where), model);
+  } catch (const Error& error) {
+    if (error.error_class() != ErrorClass::kUsage) throw;
+    const std::string option = "--lora_target_modules";
+    std::string reason = error.what();
+    if (reason.starts_with(option)) reason.replace(0, option.size(), "'target_modules'");
+    fail(ErrorClass::kBadModel, "{}: {}", where, reason);
+  }
+}
+
 LoraConfig read_adapter_config(const std::filesystem::path& folder, const model::ModelConfig& model) {
   const std::filesystem::path file = folder / "adapter_config.json";
   const std::string where = file.string();
   const json config = io::read_json_file(file, ErrorClass::kBadModel, {.max_bytes = 1 << 20});
-  if (!config.is_object() || config.value("peft_type", "") != "LORA")
+  if (!config.is_object() || !config.contains("peft_type") || config["peft_type"] != "LORA")
     fail(ErrorClass::kBadModel, "{}: peft_type is not LORA", where);
   refuse_unknown_kinds(config, where);
   LoraConfig out;
@@ -57,8 +75,8 @@ LoraConfig read_adapter_config(const std::filesystem::path& folder, const model:
   if (!config.contains("lora_alpha") || !config["lora_alpha"].is_number())
     fail(ErrorClass::kBadModel, "{}: 'lora_alpha' must be a number", where);
   out.alpha = config["lora_alpha"].get<double>();
-  out.rank_stabilised = config.contains("use_rslora") && config["use_rslora"] == true;
-  out.modules = resolve_targets(targets_text(config.value("target_modules", json()), where), model);
+  out.rank_stabilised = flag(config, "use_rslora", where);
+  out.modules = folder_targets(config.value("target_modules", json()), where, model);
   return out;
 }
 
