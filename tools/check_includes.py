@@ -18,16 +18,16 @@ MAY_INCLUDE = {
     "data": ("core", "io"),
     "quant": ("core",),
     "model": ("core", "io"),
-    "adapters": ("core", "quant", "model"),
+    "adapters": ("core", "io", "quant", "model"),  # io: reads PEFT folders
     "comm": ("core",),
     "fsdp": ("core", "comm", "model/parameters.h"),
     "optim": ("core", "quant", "comm", "fsdp"),
     "checkpoint": ("core", "io", "comm", "data", "fsdp", "optim"),
-    "export": ("core", "io", "quant", "model", "adapters", "checkpoint"),
+    "export": ("core", "io", "quant", "model", "adapters", "comm", "fsdp", "checkpoint"),  # gathers shards
     "options": ("core",),  # and the options.h of every module
 }
 MAY_INCLUDE["train"] = tuple(MAY_INCLUDE)
-MAIN = ("core", "options", "train")  # src/main.cpp
+MAIN = ("core", "comm", "options", "train")  # src/main.cpp; comm: the MPI session
 
 # Library headers that only these modules use.
 OWNED_LIBRARIES = {

@@ -122,17 +122,22 @@ def lora_options(**changes):
     return {**base, **changes}
 
 
-def read_safetensors(path):
-    """(header, data bytes)."""
-    content = Path(path).read_bytes()
+def rewrite_tensors(path, change):
+    """Replaces the bytes of each tensor by change(name, header entry, bytes), which may edit the entry, and packs them again."""
+    content = path.read_bytes()
     length = struct.unpack("<Q", content[:8])[0]
-    return json.loads(content[8:8 + length]), content[8 + length:]
-
-
-def write_safetensors(path, header, data):
+    header, data = json.loads(content[8:8 + length]), content[8 + length:]
+    parts, at = [], 0
+    for name, tensor in header.items():
+        if name == "__metadata__":
+            continue
+        begin, end = tensor["data_offsets"]
+        parts.append(change(name, tensor, data[begin:end]))
+        tensor["data_offsets"] = [at, at + len(parts[-1])]
+        at += len(parts[-1])
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
-    Path(path).write_bytes(struct.pack("<Q", len(text)) + text + data)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(parts))
 
 
 def read_lines(path):

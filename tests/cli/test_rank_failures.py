@@ -1,0 +1,197 @@
+"""Case A48: rank 2 of 4 alone fails. Everybody ends within a minute, and the cause is what the log ends with."""
+
+import os
+import resource
+import shutil
+import signal
+import struct
+import time
+import unittest
+
+from support import CASES, DEADLINE_S, CliTest, Job, lora_options, main, options, read_lines, rewrite_tensors, run
+
+FAULTS = os.environ["SHARDTUNE_TEST_OPEN_FAULTS"]
+RANK = 2
+
+
+def fault(match, action, count=1):
+    return {"LD_PRELOAD": FAULTS, "OPENF_MATCH": match, "OPENF_RANK": RANK, "OPENF_DO": action, "OPENF_COUNT": count}
+
+
+class RankFailure(CliTest):
+    def check_own_line(self, done, error_class, *fragments):
+        """An error that the program sees: one line of ours with the rank, nothing of ours behind it."""
+        message = self.check_failed_cleanly(done, 1, error_class, [f"rank {RANK}", *fragments])
+        ours = [line for line in done.err.splitlines() if line.startswith("shardtune")]
+        self.assertIn(message, ours[-1])
+        return message
+
+    def check_killed(self, done):
+        """A process that is gone cannot speak: mpirun names its rank and signal, and that is how the log ends."""
+        self.assertIsNotNone(done.code, done.text())
+        self.assertNotEqual(done.code, 0, done.text())
+        self.assertLess(done.seconds, DEADLINE_S)
+        self.assertEqual(done.error_lines(), [], done.text())
+        tail = [line for line in done.err.splitlines() if line.strip("- ")][-1]
+        self.assertIn(f"rank {RANK} ", tail, done.text())
+        self.assertIn("signal 9", tail, done.text())
+
+    def no_result(self, output):
+        names = {path.name for path in output.iterdir()}
+        self.assertFalse(names & {"adapter_model.safetensors", "adapter_config.json"}, names)
+
+    def views(self, change):
+        """One working folder per rank with its own copy of model and rows under the same relative names, so that all ranks get the
+        same options; `change(folder)` acts on the copy of rank 2. Returns (base options, shell command for the ranks)."""
+        for rank in range(4):
+            folder = self.scratch / f"rank{rank}"
+            folder.mkdir()
+            shutil.copytree(CASES / "base-sharded-mixed", folder / "model")
+            shutil.copyfile(CASES / "rows-uneven.jsonl", folder / "rows.jsonl")
+            for path in folder.rglob("*"):
+                path.chmod(0o755)
+        change(self.scratch / f"rank{RANK}")
+        base = lora_options(model_name_or_path="model", dataset_name="rows.jsonl", dtype="float32", output_dir=self.scratch / "out")
+        return base, f'cd "{self.scratch}/rank$OMPI_COMM_WORLD_RANK"'
+
+    def check_view(self, change, error_class, *fragments):
+        base, before = self.views(change)
+        done = run(4, options(base), before=before)
+        message = self.check_own_line(done, error_class, *fragments)
+        self.check_nothing_written(self.scratch / "out", (error_class, message))
+
+
+class OneView(RankFailure):
+    """What rank 2 reads is broken, missing or another than what the others read."""
+
+    def test_same_view_works(self):
+        base, before = self.views(lambda folder: None)
+        self.check_succeeded(run(4, options(base), before=before))
+
+    def test_missing_shard(self):
+        self.check_view(lambda folder: (folder / "model/model-00002-of-00002.safetensors").unlink(), "bad_model",
+                        "model-00002-of-00002.safetensors")
+
+    def test_truncated_shard(self):
+        def change(folder):
+            path = folder / "model/model-00001-of-00002.safetensors"
+            path.write_bytes(path.read_bytes()[:-1])
+
+        self.check_view(change, "bad_model", "model-00001-of-00002.safetensors")
+
+    def test_unreadable_shard(self):
+        done = run(4, options(lora_options(model_name_or_path=CASES / "base-sharded-mixed", dtype="float32",
+                                           output_dir=self.scratch / "out")),
+                   ranks_env=fault("model-00002-of-00002.safetensors", "refuse"))
+        message = self.check_own_line(done, "bad_storage", "model-00002-of-00002.safetensors", "Permission denied")
+        self.check_nothing_written(self.scratch / "out", ("bad_storage", message))
+
+    def test_broken_row(self):
+        def change(folder):
+            lines = (folder / "rows.jsonl").read_text().splitlines()
+            (folder / "rows.jsonl").write_text("\n".join(lines[:3] + ['{"text": '] + lines[4:]))
+
+        self.check_view(change, "bad_data", "rows.jsonl line 4")
+
+    def test_other_rows(self):
+        # One row less: this rank would expect one step less in each epoch than the others.
+        def change(folder):
+            lines = (folder / "rows.jsonl").read_text().splitlines()
+            (folder / "rows.jsonl").write_text("\n".join(lines[:4]))
+
+        self.check_view(change, "bad_data", "the training rows differ")
+
+    def test_other_model(self):
+        self.check_view(lambda folder: self.change_config(folder / "model", rms_norm_eps=1e-3), "bad_model", "config.json differ")
+
+
+class Killed(RankFailure):
+    BASE = lora_options(save_strategy="steps", save_steps=1, num_train_epochs=None, max_steps=6)
+
+    def preloaded(self, match, count=1):
+        output = self.scratch / "out"
+        done = run(4, options(self.BASE, output_dir=output), ranks_env=fault(match, "kill", count))
+        self.check_killed(done)
+        self.no_result(output)
+        return output
+
+    def test_while_loading(self):
+        self.assertEqual(list(self.preloaded("base-gqa/model.safetensors").iterdir()), [])
+
+    def test_while_saving(self):
+        output = self.preloaded(f"rank-0000{RANK}.h5", count=3)
+        self.assertEqual(sorted(path.name for path in output.glob("checkpoint-*")), ["checkpoint-1", "checkpoint-2"])
+        # What the killed save left does not stand in the way of going on.
+        done = run(4, options(self.BASE, output_dir=output, resume_from_checkpoint=True))
+        self.check_succeeded(done)
+        self.assertIn("checkpoint-2 at step 2", done.out)
+
+    def many_rows(self, count, name):
+        return self.rows([{"input_ids": [5 + i % 500] * 60} for i in range(count)], name)
+
+    def test_while_training(self):
+        output = self.scratch / "out"
+        job = Job(4, options(lora_options(dataset_name=self.many_rows(2000, "rows.jsonl"), num_train_epochs=100, output_dir=output)))
+        job.wait_for(r"^step 3/")
+        os.kill(job.pid_of(RANK), signal.SIGKILL)
+        self.check_killed(job.finish())
+        self.no_result(output)
+        self.assertGreaterEqual(len(read_lines(output / "metrics.jsonl")), 3)
+
+    def test_while_evaluating(self):
+        output = self.scratch / "out"
+        data = self.scratch / "data"
+        data.mkdir()
+        shutil.copyfile(CASES / "rows-uneven.jsonl", data / "train.jsonl")
+        self.many_rows(40000, "data/test.jsonl")
+        job = Job(4, options(lora_options(dataset_name=data, eval_strategy="epoch", eval_on_start=True, per_device_eval_batch_size=1,
+                                          output_dir=output)))
+        job.wait_for(r"^steps: ")
+        time.sleep(0.3)
+        os.kill(job.pid_of(RANK), signal.SIGKILL)
+        done = job.finish()
+        self.check_killed(done)
+        self.assertNotIn("eval at step", done.out)
+        self.no_result(output)
+
+
+@unittest.skipIf(os.environ.get("SHARDTUNE_TEST_SANITIZED"), "a sanitizer reserves its address space at the start")
+class OutOfMemory(RankFailure):
+    def large_model(self):
+        """base-gqa with 40,000 rows of vocabulary: parts large enough to need memory of their own."""
+        folder, rows = self.model_copy(), 40000
+        self.change_config(folder, vocab_size=rows)
+
+        def change(name, tensor, data):
+            if name not in ("model.embed_tokens.weight", "lm_head.weight"):
+                return data
+            tensor["shape"][0] = rows
+            return struct.pack("<f", 0.01) * (rows * tensor["shape"][1])
+
+        rewrite_tensors(folder / "model.safetensors", change)
+        return folder
+
+    def test_while_loading(self):
+        output = self.scratch / "out"
+        base = lora_options(model_name_or_path=self.large_model(), output_dir=output)
+        done = run(4, options(base), ranks_env=fault("model/config.json", "memory"))
+        self.check_own_line(done, "out_of_memory")
+        self.no_result(output)
+
+    def test_while_training(self):
+        """Many short rows, then a few long ones: when these come, rank 2 gets no more memory than it has."""
+        output = self.scratch / "out"
+        rows = self.rows([{"input_ids": [5, 6, 7, 8]}] * 4000 + [{"input_ids": [5 + i % 500 for i in range(4000)]}] * 8)
+        job = Job(4, options(lora_options(dataset_name=rows, max_length=4000, num_train_epochs=1, output_dir=output)))
+        job.wait_for(r"^step 3/")
+        pid = job.pid_of(RANK)
+        pages = int(open(f"/proc/{pid}/statm").read().split()[0])
+        size = pages * os.sysconf("SC_PAGESIZE")
+        resource.prlimit(pid, resource.RLIMIT_AS, (size, size))
+        done = job.finish()
+        self.check_own_line(done, "out_of_memory")
+        self.no_result(output)
+
+
+if __name__ == "__main__":
+    main()

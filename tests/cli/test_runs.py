@@ -1,0 +1,222 @@
+"""Runs that succeed: metrics.jsonl, resumed runs, and storage that moves few bytes at a time."""
+
+import math
+import os
+import shutil
+import unittest
+
+from support import CASES, RANKS, CliTest, in_parallel, lora_options, main, options, read_lines, run
+
+PRELOAD = os.environ["SHARDTUNE_TEST_IO_FAULTS"]
+# Values that depend on the clock or the machine.
+MEASURED = {"tokens_per_second", "peak_rss_bytes", "train_runtime", "eval_runtime"}
+
+
+def computed(lines):
+    return [{name: value for name, value in line.items() if name not in MEASURED} for line in lines]
+
+
+class Metrics(CliTest):
+    def test_lines_and_keys(self):
+        data = self.scratch / "data"
+        data.mkdir()
+        for split in ("train", "test"):
+            shutil.copyfile(CASES / "rows-uneven.jsonl", data / f"{split}.jsonl")
+        base = lora_options(dataset_name=data, eval_strategy="epoch", eval_on_start=True)
+        for n, done in in_parallel(lambda n: run(n, options(base, output_dir=self.scratch / f"out-{n}")), RANKS).items():
+            with self.subTest(ranks=n):
+                self.check_succeeded(done)
+                self.check_lines(read_lines(self.scratch / f"out-{n}" / "metrics.jsonl"), math.ceil(6 / n))
+
+    def check_lines(self, lines, steps_per_epoch):
+        steps = [line for line in lines if "loss" in line]
+        evaluations = [line for line in lines if "eval_loss" in line]
+        self.assertEqual(len(lines), len(steps) + len(evaluations) + 1)
+        self.assertEqual([line["step"] for line in steps], list(range(1, 2 * steps_per_epoch + 1)))
+        self.assertEqual([line["step"] for line in evaluations], [0, steps_per_epoch, 2 * steps_per_epoch])
+        for line in steps:
+            self.assertEqual(set(line), {"step", "epoch", "loss", "grad_norm", "learning_rate", "tokens_per_second", "num_tokens",
+                                         "peak_rss_bytes"})
+            self.assertEqual(line["epoch"], line["step"] / steps_per_epoch)
+            self.assertEqual(line["learning_rate"], 1e-2)
+            self.assertGreater(line["tokens_per_second"], 0)
+            self.assertGreater(line["peak_rss_bytes"], 1 << 20)
+        for line in evaluations:
+            self.assertEqual(set(line), {"step", "epoch", "eval_loss", "eval_targets", "eval_runtime"})
+            self.assertEqual(line["eval_targets"], 106)  # 112 tokens, the first of each of 6 rows is no target
+        self.assertEqual(steps[-1]["num_tokens"], 2 * 112)
+        last = lines[-1]
+        self.assertEqual(set(last), {"step", "epoch", "train_loss", "train_runtime", "tokens_per_second", "num_tokens", "peak_rss_bytes"})
+        self.assertEqual((last["step"], last["epoch"], last["num_tokens"]), (2 * steps_per_epoch, 2, 2 * 112))
+        self.assertAlmostEqual(last["train_loss"], sum(line["loss"] for line in steps) / len(steps), delta=1e-12)
+
+
+class Resume(CliTest):
+    """Cases A21 and A22: dropout, shuffling and more than one epoch, so every piece of random state and position counts."""
+
+    BASE = lora_options(lora_dropout=0.3, shuffle=True, lr_scheduler_type="linear", num_train_epochs=None, max_steps=6,
+                        save_strategy="steps", save_steps=3)
+
+    def per_rank(self, n):
+        # 6 steps are 3 epochs of 2 steps, so the checkpoint of step 3 lies inside an epoch after the first.
+        return {**self.BASE, "per_device_train_batch_size": 1, "gradient_accumulation_steps": math.ceil(3 / n)}
+
+    def resumed(self, n, checkpoint, output, **changes):
+        return run(n, options(self.per_rank(n), **changes, output_dir=output, resume_from_checkpoint=checkpoint))
+
+    def straight(self, n):
+        output = self.scratch / f"straight-{n}"
+        self.check_succeeded(run(n, options(self.per_rank(n), output_dir=output)))
+        return output
+
+    def test_case_a21_a22_resumed_equals_straight(self):
+        for n in (1, 2, 3):
+            with self.subTest(ranks=n):
+                straight = self.straight(n)
+                lines = read_lines(straight / "metrics.jsonl")
+                self.assertEqual([line.get("epoch") for line in lines[2:6]], [1.5, 2, 2.5, 3])
+                second = self.scratch / f"second-{n}"
+                self.check_succeeded(self.resumed(n, straight / "checkpoint-3", second))
+                resumed = read_lines(second / "metrics.jsonl")
+                self.assertEqual(computed(resumed[:3]), computed(lines[3:6]))
+                self.assertEqual(len(resumed), 4)
+                for name in ("adapter_model.safetensors", "adapter_config.json", "checkpoint-6/manifest.json"):
+                    self.assertEqual((second / name).read_bytes(), (straight / name).read_bytes(), name)
+
+    def test_newest_checkpoint_of_the_folder(self):
+        straight = self.straight(2)
+        adapter = (straight / "adapter_model.safetensors").read_bytes()
+        for name in ("checkpoint-6", "adapter_model.safetensors"):
+            path = straight / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        done = self.resumed(2, True, straight)
+        self.check_succeeded(done)
+        self.assertIn("checkpoint-3 at step 3", done.out)
+        self.assertEqual((straight / "adapter_model.safetensors").read_bytes(), adapter)
+
+    def test_other_seed_changes_the_result(self):
+        """The comparison above can fail: another seed gives other masks and another order."""
+        first = read_lines(self.straight(2) / "metrics.jsonl")
+        other = self.scratch / "other"
+        self.check_succeeded(run(2, options(self.per_rank(2), seed=7, output_dir=other)))
+        self.assertNotEqual(computed(first)[3:6], computed(read_lines(other / "metrics.jsonl"))[3:6])
+
+
+class BadCheckpoint(CliTest):
+    BASE = lora_options(save_strategy="steps", save_steps=1, max_steps=2, num_train_epochs=None)
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        import tempfile
+        from pathlib import Path
+        cls.shared = tempfile.TemporaryDirectory(prefix="shardtune-cli-")
+        cls.addClassCleanup(cls.shared.cleanup)
+        cls.saved = {n: Path(cls.shared.name) / f"run-{n}" for n in RANKS}
+        for n, done in in_parallel(lambda n: run(n, options(cls.BASE, output_dir=cls.saved[n])), RANKS).items():
+            if done.code != 0:
+                raise AssertionError(done.text())
+
+    def refuse(self, damage, *fragments, ranks=RANKS, resume_ranks=lambda n: n, error_class="bad_checkpoint", code=1, **changes):
+        """Resumes from a copy of checkpoint-1 of each rank count after `damage(folder)`."""
+        def one(n):
+            checkpoint = self.scratch / f"checkpoint-{n}"
+            shutil.copytree(self.saved[n] / "checkpoint-1", checkpoint)
+            damage(checkpoint)
+            return run(resume_ranks(n), options(self.BASE, **changes, resume_from_checkpoint=checkpoint, output_dir=self.scratch / f"out-{n}"))
+
+        for n, done in in_parallel(one, ranks).items():
+            with self.subTest(ranks=n):
+                message = self.check_failed_cleanly(done, code, error_class, [f"checkpoint-{n}", *fragments])
+                self.check_nothing_written(self.scratch / f"out-{n}", (error_class, message))
+
+    def test_missing(self):
+        self.refuse(shutil.rmtree, "no such folder")
+
+    def test_without_manifest(self):
+        self.refuse(lambda folder: (folder / "manifest.json").unlink(), "manifest.json")
+
+    def test_damaged_manifest(self):
+        def damage(folder):
+            path = folder / "manifest.json"
+            path.write_text(path.read_text()[:-20])
+
+        self.refuse(damage, "manifest.json")
+
+    def test_manifest_of_wrong_types(self):
+        def damage(folder):
+            path = folder / "manifest.json"
+            path.write_text(path.read_text().replace('"step": 1', '"step": "one"'))
+
+        self.refuse(damage, "manifest.json", ranks=(2,))
+
+    def test_missing_rank_file(self):
+        self.refuse(lambda folder: sorted(folder.glob("rank-*.h5"))[-1].unlink(), "rank-0000")
+
+    def test_changed_byte(self):
+        def damage(folder):
+            path = sorted(folder.glob("rank-*.h5"))[-1]
+            content = bytearray(path.read_bytes())
+            content[-50] ^= 1
+            path.write_bytes(content)
+
+        self.refuse(damage, "rank-0000", "damaged")
+
+    def test_truncated_rank_file(self):
+        def damage(folder):
+            path = sorted(folder.glob("rank-*.h5"))[0]
+            path.write_bytes(path.read_bytes()[:-1000])
+
+        self.refuse(damage, "rank-00000.h5")
+
+    def test_other_number_of_ranks(self):
+        self.refuse(lambda folder: None, "ranks", resume_ranks=lambda n: n % 4 + 1)
+
+    def test_other_settings(self):
+        for name, value in (("seed", 7), ("max_length", 64), ("per_device_train_batch_size", 2), ("shuffle", True)):
+            with self.subTest(option=name):
+                for path in self.scratch.iterdir():
+                    shutil.rmtree(path)
+                self.refuse(lambda folder: None, f"--{name} was", ranks=(2,) if name != "seed" else RANKS, **{name: value})
+
+    def test_other_adapter(self):
+        self.refuse(lambda folder: None, "trained parameter", "lora_A", adapter_name_or_path=None, lora_r=2)
+
+    def test_nothing_left_to_train(self):
+        self.refuse(lambda folder: None, "nothing is left", error_class="usage", code=2, ranks=(2,), max_steps=1)
+
+    def test_no_checkpoint_in_the_folder(self):
+        output = self.scratch / "out"
+        for n, done in in_parallel(lambda n: run(n, options(self.BASE, resume_from_checkpoint=True, output_dir=f"{output}-{n}")), RANKS).items():
+            with self.subTest(ranks=n):
+                self.check_failed_cleanly(done, 1, "bad_checkpoint", ["--resume_from_checkpoint", str(output)])
+
+
+@unittest.skipIf(not PRELOAD, "the fault library cannot be loaded into this build")
+class CaseA31(CliTest):
+    """Transfers of at most 1000 bytes and interrupts change nothing: load, save, resume, export."""
+
+    FAULTS = {"LD_PRELOAD": PRELOAD, "IOF_MAX_IO": "1000", "IOF_EINTR_EVERY": "7"}
+
+    def check(self, model):
+        base = lora_options(model_name_or_path=CASES / model, dtype="float32", num_train_epochs=None, max_steps=4,
+                            save_strategy="steps", save_steps=2)
+        results = {}
+        for name, env in (("plain", None), ("faults", self.FAULTS)):
+            first, second = self.scratch / f"{model}-{name}-first", self.scratch / f"{model}-{name}-second"
+            self.check_succeeded(run(2, options(base, output_dir=first), ranks_env=env))
+            self.check_succeeded(run(2, options(base, output_dir=second, resume_from_checkpoint=first / "checkpoint-2"), ranks_env=env))
+            results[name] = [computed(read_lines(folder / "metrics.jsonl")) for folder in (first, second)]
+            results[name] += [(folder / "adapter_model.safetensors").read_bytes() for folder in (first, second)]
+        self.assertEqual(results["plain"], results["faults"])
+        self.assertEqual(results["plain"][2], results["plain"][3])
+
+    def test_one_file(self):
+        self.check("base-gqa")
+
+    def test_sharded_with_mixed_types(self):
+        self.check("base-sharded-mixed")
+
+
+if __name__ == "__main__":
+    main()
