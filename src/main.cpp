@@ -7,7 +7,9 @@
 
 #include "shardtune/comm/agree.h"
 #include "shardtune/comm/mpi.h"
+#include "shardtune/core/memory_reserve.h"
 #include "shardtune/options/run_options.h"
+#include "shardtune/train/threads.h"
 #include "shardtune/train/trainer.h"
 
 extern char** environ;
@@ -47,6 +49,7 @@ int run(int argc, char** argv) {
     comm::agree(*communicator, [&] {
       if (parse_error) std::rethrow_exception(parse_error);
     });
+    train::choose_threads(comm::MpiSession::ranks_on_node());
     train::train(parsed, *communicator);
     return 0;
   } catch (const comm::AgreedError& error) {
@@ -65,4 +68,7 @@ int run(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return run(argc, argv); }
+int main(int argc, char** argv) {
+  reserve_memory_for_errors();
+  return run(argc, argv);
+}

@@ -15,7 +15,8 @@ using nlohmann::json;
 
 bool flag(const json& config, const char* key, const std::string& where) {
   if (!config.contains(key) || config[key].is_null()) return false;
-  if (!config[key].is_boolean()) fail(ErrorClass::kBadModel, "{}: '{}' is {}, expected true or false", where, key, config[key].dump());
+  if (!config[key].is_boolean())
+    fail(ErrorClass::kBadModel, "{}: '{}' is {}, expected true or false", where, key, config[key].dump());
   return config[key].get<bool>();
 }
 
@@ -25,7 +26,8 @@ void refuse_unknown_kinds(const json& config, const std::string& where) {
     if (bad)
       fail(ErrorClass::kBadModel, "{}: '{}' is {}; this adapter kind is not supported", where, key, config[key].dump());
   };
-  for (const char* key : {"use_dora", "fan_in_fan_out", "lora_bias", "use_qalora"}) refuse_if(flag(config, key, where), key);
+  for (const char* key : {"use_dora", "fan_in_fan_out", "lora_bias", "use_qalora"})
+    refuse_if(flag(config, key, where), key);
   for (const char* key : {"rank_pattern", "alpha_pattern"})
     refuse_if(config.contains(key) && config[key].is_object() && !config[key].empty(), key);
   for (const char* key : {"layer_replication", "layers_to_transform", "modules_to_save", "trainable_token_indices",

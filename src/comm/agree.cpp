@@ -2,8 +2,28 @@
 
 #include <algorithm>
 #include <new>
+#include <string_view>
 
 namespace shardtune::comm {
+namespace {
+
+Failure out_of_memory(std::string_view detail) {
+  return {ErrorClass::kOutOfMemory,
+          fmt::format("out of memory: {}; start more ranks, or lower --per_device_train_batch_size or --max_length",
+                      detail)};
+}
+
+Failure foreign_failure(std::string_view text) {
+  // LibTorch appends its stack trace after the first line.
+  text = text.substr(0, text.find('\n'));
+  // The allocator of the host puts its source line first.
+  if (const auto host = text.find("DefaultCPUAllocator: "); host != std::string_view::npos)
+    return out_of_memory(text.substr(host + 21));
+  if (text.find("out of memory") != std::string_view::npos) return out_of_memory(text);
+  return {ErrorClass::kInternal, std::string(text)};
+}
+
+}  // namespace
 
 Failure current_failure() {
   try {
@@ -11,13 +31,9 @@ Failure current_failure() {
   } catch (const Error& error) {
     return {error.error_class(), error.what()};
   } catch (const std::bad_alloc&) {
-    return {ErrorClass::kOutOfMemory, "out of memory: an allocation failed"};
+    return out_of_memory("an allocation failed");
   } catch (const std::exception& error) {
-    // LibTorch appends its stack trace after the first line.
-    const std::string text = error.what();
-    const bool memory =
-        text.find("not enough memory") != std::string::npos || text.find("out of memory") != std::string::npos;
-    return {memory ? ErrorClass::kOutOfMemory : ErrorClass::kInternal, text.substr(0, text.find('\n'))};
+    return foreign_failure(error.what());
   }
 }
 

@@ -4,7 +4,7 @@
  *   OPENF_COUNT=n      at the n-th such opening (default 1)
  *   OPENF_DO=kill      the process kills itself with SIGKILL
  *           =refuse    open() fails with EACCES (a superuser cannot be kept out by permission bits)
- *           =memory    from here on the process gets no more address space than it has
+ *           =memory    from here on the process gets OPENF_EXTRA bytes (default 0) of address space more than it has
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -24,13 +24,13 @@ static const char *get(const char *name)
     return value ? value : "";
 }
 
-static void freeze_memory(void)
+static void limit_memory(void)
 {
     unsigned long pages = 0;
     FILE *file = fopen("/proc/self/statm", "r");
     if (!file || fscanf(file, "%lu", &pages) != 1) abort();
     fclose(file);
-    rlim_t bytes = pages * (rlim_t)sysconf(_SC_PAGESIZE);
+    rlim_t bytes = pages * (rlim_t)sysconf(_SC_PAGESIZE) + (rlim_t)atol(get("OPENF_EXTRA"));
     struct rlimit limit = {bytes, bytes};
     if (setrlimit(RLIMIT_AS, &limit) != 0) abort();
 }
@@ -44,7 +44,7 @@ static int act(const char *path)
     long wanted = *get("OPENF_COUNT") ? atol(get("OPENF_COUNT")) : 1;
     if (++seen != wanted) return 0;
     if (strcmp(get("OPENF_DO"), "kill") == 0) raise(SIGKILL);
-    if (strcmp(get("OPENF_DO"), "memory") == 0) freeze_memory();
+    if (strcmp(get("OPENF_DO"), "memory") == 0) limit_memory();
     if (strcmp(get("OPENF_DO"), "refuse") != 0) return 0;
     errno = EACCES;
     return 1;

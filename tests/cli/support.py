@@ -16,6 +16,8 @@ from pathlib import Path
 
 BINARY = os.environ["SHARDTUNE_BINARY"]
 CASES = Path(os.environ["SHARDTUNE_TEST_DATA"]) / "cases"
+# The library of the sanitizer that the program was built with, or "".
+SANITIZER = os.environ.get("SHARDTUNE_TEST_SANITIZER", "")
 RANKS = (1, 2, 3, 4)
 # What the acceptance cases allow a failed job to take.
 DEADLINE_S = 60
@@ -45,7 +47,7 @@ class Finished:
         return [match.groups() for line in self.err.splitlines() if (match := OUR_LINE.match(line))]
 
     def text(self):
-        return f"exit code {self.code} after {self.seconds:.1f} s\n--- stdout\n{self.out}\n--- stderr\n{self.err}"
+        return f"exit code {self.code} after {self.seconds:.1f} s\n--- stdout\n{self.out[-1500:]}\n--- stderr\n{self.err[-3000:]}"
 
 
 class Job:
@@ -55,6 +57,8 @@ class Job:
     def __init__(self, ranks, arguments, ranks_env=None, before=None, cwd=None):
         command = ["mpirun", "-np", str(ranks), "--oversubscribe", "--bind-to", "none"]
         for name, value in (ranks_env or {}).items():
+            if name == "LD_PRELOAD" and SANITIZER:
+                value = f"{SANITIZER}:{value}"
             command += ["-x", f"{name}={value}"]
         if before:
             command += ["sh", "-c", before + '; exec "$0" "$@"']

@@ -52,8 +52,8 @@ class Model(CliTest):
 
     def test_shape_against_config(self):
         folder = self.model_copy()
-        self.change_config(folder, intermediate_size=48)
-        self.refuse(folder, "mlp", "[48, 32]", "config.json")
+        self.change_config(folder, intermediate_size=40)
+        self.refuse(folder, "mlp", "[40, 32]", "config.json")
 
     def test_vocabulary_against_config(self):
         # Case A45 (c).

@@ -40,7 +40,9 @@ TEST(CaseA33, EveryFileIsRefusedWithPathAndReason) {
     SCOPED_TRACE(name);
     const fs::path path = case_file("safetensors-bad/" + name + ".safetensors");
     ASSERT_EQ(fs::file_size(path), entry["bytes"].get<std::uint64_t>());
-    const std::string text = expect_error(ErrorClass::kBadModel, {path.string()}, [&] { SafetensorsFile file(path); });
+    std::string text = expect_error(ErrorClass::kBadModel, {path.string()}, [&] { SafetensorsFile file(path); });
+    // The file names hold the words, too: only what the message says besides the path counts.
+    text.erase(text.find(path.string()), path.string().size());
     for (const std::string& word : kReasons.at(name))
       EXPECT_NE(text.find(word), std::string::npos) << word << " not in: " << text;
   }
