@@ -24,20 +24,32 @@ std::vector<std::filesystem::path> run_files(const std::filesystem::path& folder
   return found;
 }
 
+/// Writing into a folder that the run reads from would destroy what it starts from.
+void refuse_input_folder(const std::filesystem::path& folder, const std::string& input, const char* option) {
+  std::error_code missing;
+  if (!input.empty() && std::filesystem::equivalent(folder, input, missing))
+    fail(ErrorClass::kUsage, "--output_dir '{}' is the folder of {}; give another folder", folder.string(), option);
+}
+
 }  // namespace
 
-void prepare_output_folder(const options::RunOptions& options) {
+bool prepare_output_folder(const options::RunOptions& options) {
   const std::filesystem::path folder = options.train.output_dir;
+  refuse_input_folder(folder, options.model.model_name_or_path, "--model_name_or_path");
+  refuse_input_folder(folder, options.adapter.adapter_name_or_path, "--adapter_name_or_path");
   io::ensure_writable_folder(folder);
   const auto found = run_files(folder);
-  if (found.empty() || !options.train.resume_from_checkpoint.empty()) return;
+  if (found.empty() || !options.train.resume_from_checkpoint.empty()) return false;
   if (!options.train.overwrite_output_dir)
     fail(ErrorClass::kBadStorage,
          "--output_dir '{}' already holds a run ({}); give another folder, --resume_from_checkpoint to go on with it, "
-         "or "
-         "--overwrite_output_dir to replace it",
+         "or --overwrite_output_dir to replace it",
          folder.string(), found.front().filename().string());
-  for (const auto& path : found) std::filesystem::remove_all(path);
+  return true;
+}
+
+void remove_old_run(const options::RunOptions& options) {
+  for (const auto& path : run_files(options.train.output_dir)) std::filesystem::remove_all(path);
 }
 
 std::filesystem::path resolve_resume(const options::RunOptions& options) {

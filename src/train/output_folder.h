@@ -5,9 +5,13 @@
 
 namespace shardtune::train {
 
-/// Makes OUTPUT_DIR ready on rank 0: proves that it is writable; refuses a folder that already holds a run unless it is resumed
-/// or --overwrite_output_dir is given, which removes the old run's files (and nothing else) first.
-void prepare_output_folder(const options::RunOptions& options);
+/// Proves on rank 0 that OUTPUT_DIR is writable, and refuses a folder that already holds a run unless it is resumed or
+/// --overwrite_output_dir is given. Returns whether an old run is there that the new one replaces.
+bool prepare_output_folder(const options::RunOptions& options);
+
+/// Removes the files of the run that --overwrite_output_dir replaces, and nothing else. Called when the new run is built: a new
+/// run that is refused leaves the old one alone.
+void remove_old_run(const options::RunOptions& options);
 
 /// The checkpoint that --resume_from_checkpoint means; empty when not asked for. Error(kBadCheckpoint) when there is none.
 std::filesystem::path resolve_resume(const options::RunOptions& options);

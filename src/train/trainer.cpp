@@ -190,12 +190,15 @@ std::set<std::string> explicitly_set(const options::ParseResult& parsed) {
   return names;
 }
 
-void run_in_prepared_folder(const options::ParseResult& parsed, comm::Communicator& communicator) {
+/// `replaces`: an old run lies in the folder; cleared when the new one has taken its place.
+void run_in_prepared_folder(const options::ParseResult& parsed, comm::Communicator& communicator, bool& replaces) {
   std::filesystem::path resume;
   comm::agree(communicator, [&] { resume = resolve_resume(parsed.options); });
   const std::unique_ptr<Run> run = build_run(parsed.options, communicator, explicitly_set(parsed));
   comm::agree(communicator, [&] {
     if (communicator.rank() != 0) return;
+    if (replaces) remove_old_run(parsed.options);
+    replaces = false;
     print_banner(*run, parsed);
     io::write_file_atomic(std::filesystem::path(parsed.options.train.output_dir) / "run_options.json",
                           options::effective_as_json(parsed.effective));
@@ -218,13 +221,15 @@ void record_error(const std::filesystem::path& output_dir, const comm::AgreedErr
 
 void train(const options::ParseResult& parsed, comm::Communicator& communicator) {
   check_same_options(parsed, communicator);
+  bool replaces = false;
   comm::agree(communicator, [&] {
-    if (communicator.rank() == 0) prepare_output_folder(parsed.options);
+    if (communicator.rank() == 0) replaces = prepare_output_folder(parsed.options);
   });
   try {
-    run_in_prepared_folder(parsed, communicator);
+    run_in_prepared_folder(parsed, communicator, replaces);
   } catch (const comm::AgreedError& error) {
-    if (communicator.rank() == 0) record_error(parsed.options.train.output_dir, error);
+    // An old run that was not replaced keeps its files as they are.
+    if (communicator.rank() == 0 && !replaces) record_error(parsed.options.train.output_dir, error);
     throw;
   }
 }
