@@ -49,7 +49,7 @@ int run(int argc, char** argv) {
     comm::agree(*communicator, [&] {
       if (parse_error) std::rethrow_exception(parse_error);
     });
-    train::choose_threads(comm::MpiSession::ranks_on_node());
+    train::choose_threads(*communicator);
     train::train(parsed, *communicator);
     return 0;
   } catch (const comm::AgreedError& error) {

@@ -8,6 +8,7 @@
 
 #include "packed_state.h"
 #include "shardtune/comm/agree.h"
+#include "shardtune/core/memory_reserve.h"
 #include "shardtune/io/files.h"
 #include "shardtune/io/hdf5.h"
 #include "shardtune/io/json.h"
@@ -19,6 +20,9 @@ using nlohmann::ordered_json;
 
 constexpr const char* kManifest = "manifest.json";
 constexpr std::int64_t kSchema = 1;
+
+/// HDF5 1.10 does not look whether it got the memory for an open file (about 1 MiB) and crashes where it did not.
+constexpr std::size_t kHdf5FileBytes = 4 << 20;
 
 std::filesystem::path rank_file(const std::filesystem::path& folder, int rank) {
   return folder / fmt::format("rank-{:05}.h5", rank);
@@ -34,6 +38,7 @@ using Hashes = std::array<std::array<char, 33>, kRoles.size()>;
 Hashes write_rank_file(const std::filesystem::path& path, const RunState& state, fsdp::ShardedModel& shards,
                        optim::AdamW& optimizer, comm::Communicator& communicator) {
   Hashes hashes{};
+  require_memory(kHdf5FileBytes);
   io::Hdf5File file = io::Hdf5File::create(path);
   for (std::size_t role = 0; role < kRoles.size(); ++role) {
     const at::Tensor packed = pack(role, shards, optimizer);
@@ -109,6 +114,7 @@ void check_manifest(const nlohmann::json& manifest, const std::filesystem::path&
 
 std::vector<at::Tensor> read_rank_file(const std::filesystem::path& folder, const nlohmann::json& manifest,
                                        fsdp::ShardedModel& shards, optim::AdamW& optimizer, int rank) {
+  require_memory(kHdf5FileBytes);
   const io::Hdf5File file = io::Hdf5File::open(rank_file(folder, rank));
   if (file.read_int_attribute("state", "rank") != rank ||
       file.read_int_attribute("state", "step") != manifest.at("step").get<std::int64_t>())
@@ -202,6 +208,10 @@ std::optional<std::filesystem::path> newest(const std::filesystem::path& output_
   const auto found = complete_checkpoints(output_dir);
   if (found.empty()) return std::nullopt;
   return found.back().second;
+}
+
+std::int64_t step_of(const std::filesystem::path& folder) {
+  return std::stoll(folder.filename().string().substr(std::string_view("checkpoint-").size()));
 }
 
 void prune(const std::filesystem::path& output_dir, std::int64_t keep) {

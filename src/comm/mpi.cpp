@@ -187,15 +187,6 @@ std::string MpiSession::host_name() {
   return {name, static_cast<std::size_t>(length)};
 }
 
-int MpiSession::ranks_on_node() {
-  MPI_Comm node = MPI_COMM_NULL;
-  SHARDTUNE_MPI(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &node));
-  int ranks = 1;
-  SHARDTUNE_MPI(MPI_Comm_size(node, &ranks));
-  SHARDTUNE_MPI(MPI_Comm_free(&node));
-  return ranks;
-}
-
 std::unique_ptr<Communicator> make_mpi_communicator(const MpiLimits& limits) {
   return std::make_unique<MpiCommunicator>(limits);
 }

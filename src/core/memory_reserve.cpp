@@ -28,4 +28,11 @@ void reserve_memory_for_errors() {
   std::set_new_handler(give_back_and_throw);
 }
 
+void require_memory(std::size_t bytes) {
+  // Through malloc: the compiler may leave out a new that is followed by its delete.
+  void* volatile memory = std::malloc(bytes);
+  if (!memory) give_back_and_throw();
+  std::free(memory);
+}
+
 }  // namespace shardtune

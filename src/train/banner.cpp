@@ -2,9 +2,10 @@
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <cstdio>
+#include <map>
+#include <set>
 
 namespace shardtune::train {
 namespace {
@@ -17,6 +18,19 @@ std::string describe_rows(const char* what, const std::vector<data::Row>& rows, 
   if (s.examples_without_target > 0)
     text += fmt::format("; {} rows hold no trained token and are left out", s.examples_without_target);
   return text + "\n";
+}
+
+/// "model.layers.*.mlp.up_proj (30)": modules that differ in the layer's number only are one entry with their count.
+std::string describe_modules(const std::set<std::string>& modules) {
+  std::map<std::string, int> counts;
+  for (const std::string& module : modules) {
+    const std::string prefix = "model.layers.";
+    const std::size_t dot = module.starts_with(prefix) ? module.find('.', prefix.size()) : std::string::npos;
+    ++counts[dot == std::string::npos ? module : prefix + "*" + module.substr(dot)];
+  }
+  std::string text;
+  for (const auto& [name, count] : counts) text += fmt::format(" {} ({})", name, count);
+  return text;
 }
 
 std::string describe_trained(const Run& run) {
@@ -32,8 +46,8 @@ std::string describe_trained(const Run& run) {
   std::string text;
   if (run.lora) {
     const auto& lora = *run.lora;
-    text = fmt::format("LoRA: r {}, alpha {}, scale {:.6g}, dropout {}, on {} modules: {}\n", lora.rank, lora.alpha,
-                       lora.scaling(), lora.dropout, lora.modules.size(), fmt::join(lora.modules, " "));
+    text = fmt::format("LoRA: r {}, alpha {}, scale {:.6g}, dropout {}, on {} modules:{}\n", lora.rank, lora.alpha,
+                       lora.scaling(), lora.dropout, lora.modules.size(), describe_modules(lora.modules));
   }
   return text + fmt::format("trained: {} of {} weights ({:.4f} %) in {} tensors\n", trained, total,
                             100.0 * static_cast<double>(trained) / static_cast<double>(total), tensors);
@@ -59,7 +73,12 @@ void print_banner(const Run& run, const options::ParseResult& parsed) {
 std::vector<std::pair<std::string, std::string>> fixed_settings(const Run& run) {
   const auto& data = run.options.data;
   const auto& train = run.options.train;
-  return {{"dataset_name", data.dataset_name},
+  const std::string none = "-";
+  return {{"dtype", run.base_type == at::kBFloat16 ? "bfloat16" : "float32"},
+          {"lora_alpha", run.lora ? fmt::format("{}", run.lora->alpha) : none},
+          {"use_rslora", run.lora ? (run.lora->rank_stabilised ? "True" : "False") : none},
+          {"lora_dropout", run.lora ? fmt::format("{}", run.lora->dropout) : none},
+          {"dataset_name", data.dataset_name},
           {"max_length", std::to_string(data.max_length)},
           {"packing", data.packing ? data.packing_strategy : "False"},
           {"shuffle", data.shuffle ? "True" : "False"},

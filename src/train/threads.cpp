@@ -6,20 +6,42 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
+#include <string>
 
 namespace shardtune::train {
+namespace {
 
-int thread_share(int allowed, int online, int ranks_on_node) {
-  const int share = allowed < online ? allowed : online / std::max(1, ranks_on_node);
-  return std::max(1, share);
+/// Which processors a rank may use, comparable over ranks.
+struct Place {
+  std::uint64_t host = 0;
+  cpu_set_t processors{};
+
+  bool operator==(const Place& other) const {
+    return host == other.host && CPU_EQUAL(&processors, &other.processors) != 0;
+  }
+};
+
+Place own_place() {
+  Place place;
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  place.host = std::hash<std::string>{}(name);
+  CPU_ZERO(&place.processors);
+  if (sched_getaffinity(0, sizeof place.processors, &place.processors) != 0) CPU_SET(0, &place.processors);
+  return place;
 }
 
-void choose_threads(int ranks_on_node) {
+}  // namespace
+
+int thread_share(int allowed, int sharing) { return std::max(1, allowed / std::max(1, sharing)); }
+
+void choose_threads(comm::Communicator& communicator) {
+  const Place own = own_place();
+  const std::vector<Place> all = communicator.gather_values(own);
   if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
-  const auto online = static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-  cpu_set_t set;
-  const int allowed = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : online;
-  at::set_num_threads(thread_share(allowed, online, ranks_on_node));
+  const auto sharing = static_cast<int>(std::count(all.begin(), all.end(), own));
+  at::set_num_threads(thread_share(CPU_COUNT(&own.processors), sharing));
 }
 
 }  // namespace shardtune::train

@@ -38,6 +38,7 @@ class Trainer {
 
   void resume(const std::filesystem::path& folder) {
     state_ = checkpoint::load(folder, state_, *run_.shards, *run_.optimizer, communicator_);
+    refuse_newer_checkpoints(folder);
     say(fmt::format("resumed from {} at step {}", folder.string(), state_.step));
     if (state_.step >= run_.total_steps)
       throw comm::AgreedError(ErrorClass::kUsage,
@@ -69,6 +70,17 @@ class Trainer {
   double epoch() const {
     return static_cast<double>(state_.position.epoch) +
            static_cast<double>(state_.position.step_in_epoch) / static_cast<double>(run_.steps_per_epoch);
+  }
+
+  /// Going on from an older checkpoint would meet the newer ones when it saves.
+  void refuse_newer_checkpoints(const std::filesystem::path& folder) {
+    comm::agree(communicator_, [&] {
+      const auto newest = checkpoint::newest(options_.output_dir);
+      if (newest && checkpoint::step_of(*newest) > state_.step)
+        fail(ErrorClass::kBadCheckpoint,
+             "{} is at step {}, but --output_dir holds the newer {}; resume from that, or move it away",
+             folder.string(), state_.step, newest->filename().string());
+    });
   }
 
   double seconds_left() const {

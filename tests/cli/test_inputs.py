@@ -210,6 +210,14 @@ class Output(CliTest):
         self.check_succeeded(run(2, options(base, overwrite_output_dir=True)))
         self.assertEqual(read_lines(output / "metrics.jsonl")[0]["step"], 1)
 
+    def test_refused_replacement_leaves_the_old_run(self):
+        output = self.scratch / "out"
+        self.check_succeeded(run(1, options(lora_options(output_dir=output))))
+        before = {path.name: path.read_bytes() for path in output.iterdir()}
+        done = run(2, options(lora_options(output_dir=output, overwrite_output_dir=True, dataset_name="/nowhere")))
+        self.check_failed_cleanly(done, 1, "bad_data", ["/nowhere"])
+        self.assertEqual({path.name: path.read_bytes() for path in output.iterdir()}, before)
+
     def test_corrected_command_may_use_the_folder_of_a_failed_start(self):
         output = self.scratch / "out"
         self.check_failed_cleanly(run(2, options(lora_options(output_dir=output, dataset_name="/nowhere"))), 1, "bad_data", [])

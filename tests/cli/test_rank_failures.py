@@ -10,6 +10,7 @@ import unittest
 from support import CASES, DEADLINE_S, SANITIZER, CliTest, Job, lora_options, main, options, read_lines, rewrite_tensors, run
 
 FAULTS = os.environ["SHARDTUNE_TEST_OPEN_FAULTS"]
+IO_FAULTS = os.environ["SHARDTUNE_TEST_IO_FAULTS"]
 RANK = 2
 
 
@@ -102,6 +103,29 @@ class OneView(RankFailure):
 
     def test_other_model(self):
         self.check_view(lambda folder: self.change_config(folder / "model", rms_norm_eps=1e-3), "bad_model", "config.json differ")
+
+
+class WhileSaving(RankFailure):
+    """Rank 2 cannot write its part of the second checkpoint: the first stays, nothing of the second is left."""
+
+    def check(self, env, error_class, *fragments):
+        output = self.scratch / "out"
+        base = lora_options(save_strategy="steps", save_steps=1, output_dir=output)
+        message = self.check_own_line(run(4, options(base), ranks_env=env), error_class, *fragments)
+        self.assertEqual({path.name for path in output.iterdir()}, {"metrics.jsonl", "run_options.json", "checkpoint-1"})
+        self.assertEqual(read_lines(output / "metrics.jsonl")[-1], {"error_class": error_class, "error": message})
+
+    def test_refused_file(self):
+        self.check(fault(".tmp-checkpoint-2.", "refuse"), "bad_storage", f"rank-0000{RANK}.h5", "Permission denied")
+
+    def test_full_disk(self):
+        env = {"LD_PRELOAD": IO_FAULTS, "IOF_ENOSPC_AFTER": 60000, "IOF_MATCH": f"rank-0000{RANK}"}
+        self.check(env, "bad_storage", f"rank-0000{RANK}.h5", "No space left on device")
+
+    @unittest.skipIf(SANITIZER, "a sanitizer reserves its address space at the start")
+    def test_no_memory(self):
+        # From the first opening on: that is the first save's.
+        self.check(fault(".tmp-checkpoint-2.", "memory"), "out_of_memory")
 
 
 class Killed(RankFailure):

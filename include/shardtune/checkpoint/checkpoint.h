@@ -36,6 +36,9 @@ RunState load(const std::filesystem::path& folder, const RunState& expected, fsd
 /// Newest checkpoint-* folder with a manifest, by step; nothing when there is none.
 std::optional<std::filesystem::path> newest(const std::filesystem::path& output_dir);
 
+/// The step in the name of a checkpoint-STEP folder.
+std::int64_t step_of(const std::filesystem::path& folder);
+
 /// Removes the oldest complete checkpoints beyond `keep` (0: all stay). Rank 0 only; no communication.
 void prune(const std::filesystem::path& output_dir, std::int64_t keep);
 

@@ -18,8 +18,6 @@ class MpiSession {
   /// Ends the job on all ranks at once; for failures the others do not know about. Does not return.
   [[noreturn]] static void abort(int exit_code);
   static std::string host_name();
-  /// Ranks of the job on this rank's node. Collective.
-  static int ranks_on_node();
 };
 
 struct MpiLimits {

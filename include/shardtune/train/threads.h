@@ -1,13 +1,14 @@
 #pragma once
+#include "shardtune/comm/communicator.h"
 
 namespace shardtune::train {
 
-/// Threads for one of `ranks_on_node` ranks that may run on `allowed` of the node's `online` processors: all it is bound to, or its
-/// share when it is not bound. At least 1.
-int thread_share(int allowed, int online, int ranks_on_node);
+/// Threads for a rank that may run on `allowed` processors which `sharing` ranks of its node, itself included, have in common. At
+/// least 1.
+int thread_share(int allowed, int sharing);
 
-/// Sets the number of threads of tensor operations from the processors this process may use. OMP_NUM_THREADS, when set, wins.
-/// Without this every rank of a node would start a thread per core.
-void choose_threads(int ranks_on_node);
+/// Sets the number of threads of tensor operations from the processors this process may use and how many ranks of the node use the
+/// same ones. OMP_NUM_THREADS, when set, wins. Without this every rank of a node would start a thread per core. Collective.
+void choose_threads(comm::Communicator& communicator);
 
 }  // namespace shardtune::train
