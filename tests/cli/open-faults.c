@@ -3,7 +3,7 @@
  *   OPENF_RANK=n       only in the process whose OMPI_COMM_WORLD_RANK is n
  *   OPENF_COUNT=n      at the n-th such opening (default 1)
  *   OPENF_DO=kill      the process kills itself with SIGKILL
- *           =refuse    open() fails with EACCES (a superuser cannot be kept out by permission bits)
+ *           =refuse    open() fails with EACCES, from then on (a superuser cannot be kept out by permission bits)
  *           =memory    from here on the process gets OPENF_EXTRA bytes (default 0) of address space more than it has
  */
 #define _GNU_SOURCE
@@ -42,12 +42,15 @@ static int act(const char *path)
     if (!*get("OPENF_MATCH") || strcmp(get("OPENF_RANK"), get("OMPI_COMM_WORLD_RANK")) != 0) return 0;
     if (!strstr(path, get("OPENF_MATCH"))) return 0;
     long wanted = *get("OPENF_COUNT") ? atol(get("OPENF_COUNT")) : 1;
-    if (++seen != wanted) return 0;
+    if (++seen < wanted) return 0;
+    if (strcmp(get("OPENF_DO"), "refuse") == 0) {
+        errno = EACCES;
+        return 1;
+    }
+    if (seen > wanted) return 0;
     if (strcmp(get("OPENF_DO"), "kill") == 0) raise(SIGKILL);
     if (strcmp(get("OPENF_DO"), "memory") == 0) limit_memory();
-    if (strcmp(get("OPENF_DO"), "refuse") != 0) return 0;
-    errno = EACCES;
-    return 1;
+    return 0;
 }
 
 #define OPEN(NAME)                                                             \

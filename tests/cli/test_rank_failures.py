@@ -119,13 +119,13 @@ class WhileSaving(RankFailure):
         self.check(fault(".tmp-checkpoint-2.", "refuse"), "bad_storage", f"rank-0000{RANK}.h5", "Permission denied")
 
     def test_full_disk(self):
-        env = {"LD_PRELOAD": IO_FAULTS, "IOF_ENOSPC_AFTER": 60000, "IOF_MATCH": f"rank-0000{RANK}"}
+        env = {"LD_PRELOAD": IO_FAULTS, "IOF_ENOSPC_AFTER": 40000, "IOF_MATCH": f"rank-0000{RANK}"}
         self.check(env, "bad_storage", f"rank-0000{RANK}.h5", "No space left on device")
 
     @unittest.skipIf(SANITIZER, "a sanitizer reserves its address space at the start")
     def test_no_memory(self):
-        # From the first opening on: that is the first save's.
-        self.check(fault(".tmp-checkpoint-2.", "memory"), "out_of_memory")
+        # Enough for the first save, which begins it, and not for the second.
+        self.check(fault(".tmp-checkpoint-1.", "memory", OPENF_EXTRA=2 << 20), "out_of_memory")
 
 
 class Killed(RankFailure):

@@ -179,7 +179,11 @@ class BadCheckpoint(CliTest):
                 self.refuse(lambda folder: None, f"--{name} was", ranks=(2,) if name != "seed" else RANKS, **{name: value})
 
     def test_other_adapter(self):
-        self.refuse(lambda folder: None, "trained parameter", "lora_A", adapter_name_or_path=None, lora_r=2)
+        self.refuse(lambda folder: None, "trained parameter 0", "lora_A.weight", "[4,32]", "[2,32]", adapter_name_or_path=None, lora_r=2,
+                    lora_alpha=8)
+
+    def test_other_scale(self):
+        self.refuse(lambda folder: None, "--lora_alpha was 8", "16", ranks=(2,), adapter_name_or_path=None, lora_r=4, lora_alpha=16)
 
     def test_nothing_left_to_train(self):
         self.refuse(lambda folder: None, "nothing is left", error_class="usage", code=2, ranks=(2,), max_steps=1)
