@@ -126,6 +126,10 @@ std::vector<Row> make_rows(const std::vector<Example>& examples, const DataOptio
   }
   RowMaker maker(examples, static_cast<std::size_t>(options.max_length), statistics);
   std::vector<Row> rows = !options.packing ? maker.unpacked() : wrapped ? maker.wrapped() : maker.best_fit();
+  // A last row of one token, say: it would be a step without a target on the ranks that meet it alone.
+  if (options.packing)
+    statistics.examples_without_target =
+        static_cast<Index>(std::erase_if(rows, [](const Row& row) { return targets_of(row) == 0; }));
   Index targets = 0;
   for (const Row& row : rows) {
     statistics.tokens_kept += static_cast<Index>(row.ids.size());

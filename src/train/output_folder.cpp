@@ -24,19 +24,27 @@ std::vector<std::filesystem::path> run_files(const std::filesystem::path& folder
   return found;
 }
 
-/// Writing into a folder that the run reads from would destroy what it starts from.
-void refuse_input_folder(const std::filesystem::path& folder, const std::string& input, const char* option) {
-  std::error_code missing;
-  if (!input.empty() && std::filesystem::equivalent(folder, input, missing))
+/// Writing over, or clearing, what the run reads from would destroy what it starts from. Inputs may not be the folder, nor lie in one
+/// of its checkpoint-* folders, which an overwriting run removes.
+void refuse_input(const std::filesystem::path& folder, const std::string& input, const char* option) {
+  if (input.empty() || !std::filesystem::exists(input)) return;
+  const std::filesystem::path output = std::filesystem::weakly_canonical(folder);
+  std::filesystem::path place = std::filesystem::canonical(input);
+  if (place == output)
     fail(ErrorClass::kUsage, "--output_dir '{}' is the folder of {}; give another folder", folder.string(), option);
+  for (; place.has_relative_path(); place = place.parent_path())
+    if (place.parent_path() == output && place.filename().string().starts_with("checkpoint-"))
+      fail(ErrorClass::kUsage, "{} '{}' lies in a checkpoint-* folder of --output_dir '{}'; give another output folder",
+           option, input, folder.string());
 }
 
 }  // namespace
 
 bool prepare_output_folder(const options::RunOptions& options) {
   const std::filesystem::path folder = options.train.output_dir;
-  refuse_input_folder(folder, options.model.model_name_or_path, "--model_name_or_path");
-  refuse_input_folder(folder, options.adapter.adapter_name_or_path, "--adapter_name_or_path");
+  refuse_input(folder, options.model.model_name_or_path, "--model_name_or_path");
+  refuse_input(folder, options.adapter.adapter_name_or_path, "--adapter_name_or_path");
+  refuse_input(folder, options.data.dataset_name, "--dataset_name");
   io::ensure_writable_folder(folder);
   const auto found = run_files(folder);
   if (found.empty() || !options.train.resume_from_checkpoint.empty()) return false;

@@ -96,6 +96,19 @@ StepResult train_step(Run& run, const data::LoaderPosition& position, std::int64
   return result;
 }
 
+void check_weights_finite(Run& run) {
+  comm::agree(*run.communicator, [&] {
+    for (std::size_t unit = 0; unit < run.shards->units(); ++unit) {
+      const fsdp::FlatShard& shard = run.shards->trained(unit);
+      if (!shard.empty() && !at::isfinite(shard.local()).all().item<bool>())
+        fail(ErrorClass::kNonFinite,
+             "trained weights of {} are not finite; nothing is written. Lower --learning_rate, or raise "
+             "--adam_epsilon",
+             run.shards->spec(unit).name);
+    }
+  });
+}
+
 EvalResult evaluate(Run& run) {
   struct Sums {
     double loss = 0;
@@ -114,6 +127,11 @@ EvalResult evaluate(Run& run) {
   }
   if (result.targets == 0) throw comm::AgreedError(ErrorClass::kBadData, "the evaluation set has no target token");
   result.loss /= static_cast<double>(result.targets);
+  if (!std::isfinite(result.loss))
+    throw comm::AgreedError(ErrorClass::kNonFinite,
+                            fmt::format("the evaluation loss is {}; the weights have left the range in which "
+                                        "the model computes. Lower --learning_rate",
+                                        result.loss));
   return result;
 }
 

@@ -38,6 +38,7 @@ class Trainer {
 
   void resume(const std::filesystem::path& folder) {
     state_ = checkpoint::load(folder, state_, *run_.shards, *run_.optimizer, communicator_);
+    check_position(folder);
     refuse_newer_checkpoints(folder);
     say(fmt::format("resumed from {} at step {}", folder.string(), state_.step));
     if (state_.step >= run_.total_steps)
@@ -70,6 +71,18 @@ class Trainer {
   double epoch() const {
     return static_cast<double>(state_.position.epoch) +
            static_cast<double>(state_.position.step_in_epoch) / static_cast<double>(run_.steps_per_epoch);
+  }
+
+  /// The position must be the one that the step number means; every rank read the same manifest.
+  void check_position(const std::filesystem::path& folder) const {
+    const data::LoaderPosition& at = state_.position;
+    const std::int64_t per_epoch = run_.steps_per_epoch;
+    if (state_.step < 0 || at.epoch != state_.step / per_epoch || at.step_in_epoch != state_.step % per_epoch)
+      throw comm::AgreedError(
+          ErrorClass::kBadCheckpoint,
+          fmt::format(
+              "{}: manifest.json: epoch {} and step_in_epoch {} do not belong to step {} with {} steps per epoch",
+              folder.string(), at.epoch, at.step_in_epoch, state_.step, per_epoch));
   }
 
   /// Going on from an older checkpoint would meet the newer ones when it saves.
@@ -157,6 +170,7 @@ class Trainer {
 
   void save() {
     const auto start = Clock::now();
+    check_weights_finite(run_);
     const auto folder = checkpoint::save(options_.output_dir, state_, *run_.shards, *run_.optimizer, communicator_);
     write([&] { checkpoint::prune(options_.output_dir, options_.save_total_limit); });
     say(fmt::format("saved {}", folder.string()));
@@ -172,6 +186,7 @@ class Trainer {
   }
 
   void export_result(const FinalMetrics& final) {
+    check_weights_finite(run_);
     const std::filesystem::path folder = options_.output_dir, base = run_.options.model.model_name_or_path;
     if (run_.lora) exporting::write_adapter(folder, *run_.lora, base.string(), *run_.shards, communicator_);
     else exporting::write_model(folder, base, run_.base_type, *run_.shards, communicator_);

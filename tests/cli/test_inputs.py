@@ -59,7 +59,7 @@ class Model(CliTest):
         # Case A45 (c).
         folder = self.model_copy()
         self.change_config(folder, vocab_size=512)
-        self.refuse(folder, "[520, 32]", "[512, 32]")
+        self.refuse(folder, "[520, 32]", "[512, 32]", ranks=(3,))
 
     def test_unknown_architecture(self):
         folder = self.model_copy()
@@ -69,7 +69,7 @@ class Model(CliTest):
     def test_config_of_wrong_types(self):
         folder = self.model_copy()
         self.change_config(folder, model_type=3)
-        self.refuse(folder, "config.json", "model_type")
+        self.refuse(folder, "config.json", "model_type", ranks=(3,))
 
     def test_weights_that_are_not_numbers(self):
         name = "model.layers.0.self_attn.v_proj.weight"
@@ -79,7 +79,7 @@ class Model(CliTest):
     def test_missing_tokenizer(self):
         folder = self.model_copy()
         (folder / "tokenizer.json").unlink()
-        self.refuse(folder, "tokenizer.json")
+        self.refuse(folder, "tokenizer.json", ranks=(3,))
 
 
 class Adapter(CliTest):
@@ -90,10 +90,10 @@ class Adapter(CliTest):
         return folder
 
     def test_missing_adapter(self):
-        self.check_refused(lora_options(adapter_name_or_path=self.scratch / "nowhere"), "bad_model", str(self.scratch / "nowhere"))
+        self.check_refused(lora_options(adapter_name_or_path=self.scratch / "nowhere"), "bad_model", str(self.scratch / "nowhere"), ranks=(3,))
 
     def test_adapter_of_another_rank(self):
-        self.check_refused(lora_options(adapter_name_or_path=self.adapter_copy(r=8)), "bad_model", "[8, 32]", "[4, 32]")
+        self.check_refused(lora_options(adapter_name_or_path=self.adapter_copy(r=8)), "bad_model", "[8, 32]", "[4, 32]", ranks=(3,))
 
     def test_adapter_config_of_wrong_types(self):
         for change in ({"peft_type": 3}, {"r": "4"}, {"target_modules": [3]}, {"use_rslora": "yes"}, {"peft_type": None}):
@@ -110,7 +110,7 @@ class Adapter(CliTest):
                 self.check_refused(lora_options(**change), "usage", f"--{name} {value}", "adapter_config.json", found, code=2, ranks=(2,))
 
     def test_contradiction_from_the_environment(self):
-        self.check_refused(lora_options(), "usage", "--lora_r 8", code=2, ranks_env={"SHARDTUNE_LORA_R": "8"})
+        self.check_refused(lora_options(), "usage", "--lora_r 8", code=2, ranks_env={"SHARDTUNE_LORA_R": "8"}, ranks=(3,))
 
     def test_options_that_agree_with_the_adapter(self):
         done = run(2, options(lora_options(lora_r=4, lora_alpha=8, use_rslora=False, lora_target_modules="all-linear",
@@ -132,8 +132,8 @@ class Adapter(CliTest):
 
 
 class Data(CliTest):
-    def refuse(self, path, *fragments, **changes):
-        self.check_refused(lora_options(dataset_name=path, **changes), "bad_data", *fragments)
+    def refuse(self, path, *fragments, ranks=RANKS, **changes):
+        self.check_refused(lora_options(dataset_name=path, **changes), "bad_data", *fragments, ranks=ranks)
 
     def test_missing_file(self):
         self.refuse(self.scratch / "nowhere.jsonl", "nowhere.jsonl", "--dataset_name")
@@ -145,7 +145,7 @@ class Data(CliTest):
         self.refuse(self.rows([{"text": "one"}, {"text": "two"}, '{"text": "three"', {"text": "four"}]), "rows.jsonl line 3")
 
     def test_unknown_column_names_line_and_columns(self):
-        self.refuse(self.rows([{"text": "one"}, {"prompt": "two"}]), "line 2", "'prompt'", "--dataset_text_field")
+        self.refuse(self.rows([{"text": "one"}, {"prompt": "two"}]), "line 2", "'prompt'", "--dataset_text_field", ranks=(3,))
 
     def test_case_a45_id_at_the_end_of_the_vocabulary(self):
         good = {"input_ids": [1, 2, 519, 4]}
@@ -154,16 +154,28 @@ class Data(CliTest):
         self.check_succeeded(done)
 
     def test_missing_evaluation_split(self):
-        self.refuse(CASES / "rows-uneven.jsonl", "evaluation", "'test'", eval_strategy="epoch")
+        self.refuse(CASES / "rows-uneven.jsonl", "evaluation", "'test'", eval_strategy="epoch", ranks=(3,))
 
-    def test_step_without_trained_token(self):
+    def test_rows_without_a_trained_token_are_left_out_and_counted(self):
+        """They would be steps with nothing to learn from: with and without packing."""
         ignored = {"input_ids": [5, 6, 7, 8, 9, 10, 11, 12], "labels": [-100] * 8}
         trained = {"input_ids": [5, 6, 7, 8, 9, 10, 11, 12]}
         rows = self.rows([ignored] * 4 + [trained] * 4)
-        self.refuse(rows, "step 1", "every label", packing=True, max_length=8)
+
+        def one(case):
+            n, packing = case
+            base = lora_options(dataset_name=rows, max_length=8, packing=packing, num_train_epochs=1)
+            return run(n, options(base, output_dir=self.scratch / f"out-{n}-{packing}"))
+
+        for (n, packing), done in in_parallel(one, [(1, True), (2, True), (3, True), (4, True), (4, None)]).items():
+            with self.subTest(ranks=n, packing=packing):
+                self.check_succeeded(done)
+                self.assertIn("training data: 4 rows from 8 examples, 32 tokens", done.out)
+                self.assertIn("4 rows hold no trained token and are left out", done.out)
+                self.assertEqual(read_lines(self.scratch / f"out-{n}-{packing}" / "metrics.jsonl")[-1]["num_tokens"], 32)
 
     def test_nothing_to_train_on(self):
-        self.refuse(self.rows([{"input_ids": [5, 6], "labels": [-100, -100]}]), "none of the 1 examples")
+        self.refuse(self.rows([{"input_ids": [5, 6], "labels": [-100, -100]}]), "none of the 1 examples", ranks=(3,))
 
     def test_long_samples_are_cut_counted_and_trained(self):
         base = lora_options(max_length=16)
@@ -178,10 +190,10 @@ class Data(CliTest):
 class NonFinite(CliTest):
     def test_learning_rate_too_high(self):
         """Stops on all ranks before the weights change: the last checkpoint is that of the step before."""
-        for n in RANKS:
+        base = lora_options(learning_rate=1e30, save_strategy="steps", save_steps=1)
+        for n, done in in_parallel(lambda n: run(n, options(base, output_dir=self.scratch / f"out-{n}")), RANKS).items():
             with self.subTest(ranks=n):
                 output = self.scratch / f"out-{n}"
-                done = run(n, options(lora_options(learning_rate=1e30, save_strategy="steps", save_steps=1, output_dir=output)))
                 message = self.check_failed_cleanly(done, 1, "non_finite", ["of step 2 is", "--learning_rate"])
                 names = {path.name for path in output.iterdir()}
                 self.assertEqual(names, {"metrics.jsonl", "run_options.json", "checkpoint-1"})

@@ -14,20 +14,20 @@ class Usage(CliTest):
         self.refuse(lora_options(lora_r="eight"), "lora_r", "'eight'", "integer")
 
     def test_value_out_of_range(self):
-        self.refuse(lora_options(lora_dropout=1.5), "lora_dropout", "1.5", "below 1")
+        self.refuse(lora_options(lora_dropout=1.5), "lora_dropout", "1.5", "below 1", ranks=(3,))
 
     def test_contradicting_options(self):
         self.refuse(lora_options(overwrite_output_dir=True, resume_from_checkpoint=True), "overwrite_output_dir",
                     "resume_from_checkpoint", "contradict")
 
     def test_option_that_would_be_ignored(self):
-        self.refuse(lora_options(use_peft_lora=None), "use_peft_lora", "does nothing")
+        self.refuse(lora_options(use_peft_lora=None), "use_peft_lora", "does nothing", ranks=(3,))
 
     def test_missing_required_options_are_named_together(self):
         self.refuse({}, "model_name_or_path", "dataset_name")
 
     def test_environment_is_checked_like_the_command_line(self):
-        self.refuse(lora_options(), "SHARDTUNE_LERNING_RATE", "learning_rate", ranks_env={"SHARDTUNE_LERNING_RATE": "1"})
+        self.refuse(lora_options(), "SHARDTUNE_LERNING_RATE", "learning_rate", ranks=(3,), ranks_env={"SHARDTUNE_LERNING_RATE": "1"})
 
     def test_unknown_command(self):
         for n, done in in_parallel(lambda n: run(n, ["tune"]), RANKS).items():

@@ -29,7 +29,7 @@ struct RowStatistics {
   std::int64_t tokens_kept = 0;
   std::int64_t examples_cut = 0;  ///< longer than max_length, cut at the end
   std::int64_t tokens_dropped = 0;
-  std::int64_t examples_without_target = 0;  ///< left out: no trained token after the cut (unpacked rows only)
+  std::int64_t examples_without_target = 0;  ///< rows left out: no trained token after cutting or packing
 };
 
 /// Rows of a data set in data order; `statistics` is overwritten. Packing works on groups of 1000 examples, as in TRL 1.16.

@@ -16,6 +16,9 @@ struct StepResult {
 /// is not finite end the run on all ranks with AgreedError, before any weight has changed. Collective.
 StepResult train_step(Run& run, const data::LoaderPosition& position, std::int64_t step);
 
+/// Refuses to go on when a trained weight is not finite: called before anything is written. AgreedError(kNonFinite). Collective.
+void check_weights_finite(Run& run);
+
 struct EvalResult {
   double loss = 0;  ///< token-weighted mean over the whole evaluation set: does not depend on ranks or batch size
   std::int64_t targets = 0;
