@@ -25,6 +25,12 @@ at::Tensor pack(std::size_t role, fsdp::ShardedModel& shards, optim::AdamW& opti
   return parts.empty() ? at::empty({0}, at::kFloat) : at::cat(parts);
 }
 
+std::int64_t packed_elements(fsdp::ShardedModel& shards) {
+  std::int64_t elements = 0;
+  for (std::size_t unit = 0; unit < shards.units(); ++unit) elements += shards.trained(unit).layout().shard_elements();
+  return elements;
+}
+
 void unpack(const at::Tensor& packed, std::size_t role, fsdp::ShardedModel& shards, optim::AdamW& optimizer) {
   std::int64_t first = 0;
   for (std::size_t unit = 0; unit < shards.units(); ++unit) {

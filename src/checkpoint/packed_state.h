@@ -17,6 +17,8 @@ at::Tensor role_shard(std::size_t role, std::size_t unit, fsdp::ShardedModel& sh
 
 /// All units' shards of a role, end to end [elements] fp32.
 at::Tensor pack(std::size_t role, fsdp::ShardedModel& shards, optim::AdamW& optimizer);
+/// Elements of a packed role: the same for all of them.
+std::int64_t packed_elements(fsdp::ShardedModel& shards);
 /// The way back.
 void unpack(const at::Tensor& packed, std::size_t role, fsdp::ShardedModel& shards, optim::AdamW& optimizer);
 

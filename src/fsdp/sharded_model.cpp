@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "shardtune/core/error.h"
+#include "shardtune/core/ops.h"
 
 namespace shardtune::fsdp {
 namespace {
@@ -13,10 +14,6 @@ namespace {
 constexpr std::int64_t kAlignment = 64;
 
 std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
-
-std::span<std::byte> bytes_of(at::Tensor tensor) {
-  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
-}
 
 /// sum += part, element by element, in fp64.
 void add_fp32(at::Tensor& sum, const float* part) {
@@ -110,7 +107,7 @@ void ShardedModel::start_gather(std::size_t index) {
   for (FlatShard* shard : {&unit.frozen, &unit.trained}) {
     if (shard->empty()) continue;
     const at::Tensor bytes = buffer.narrow(0, at_byte, shard->full_bytes());
-    unit.pending.push_back(communicator_.all_gather_start(bytes_of(shard->local()), bytes_of(bytes)));
+    unit.pending.push_back(communicator_.all_gather_start(ops::bytes_of(shard->local()), ops::bytes_of(bytes)));
     shard->views(bytes.view(shard->local().scalar_type()), unit.spec, unit.tensors.weights);
     at_byte += aligned(shard->full_bytes());
   }
@@ -174,7 +171,7 @@ void ShardedModel::reduce(std::size_t index, int use) {
     return;
   }
   at::Tensor received = receive_buffer_.narrow(0, 0, full.numel());
-  communicator_.exchange_start(bytes_of(full), bytes_of(received))->wait();
+  communicator_.exchange_start(ops::bytes_of(full), ops::bytes_of(received))->wait();
   for (int rank = 0; rank < communicator_.size(); ++rank)
     add_fp32(sum, received.const_data_ptr<float>() + rank * shard);
 }
@@ -186,6 +183,16 @@ at::Tensor ShardedModel::reduced_gradient(std::size_t index) const {
     return unit.sums[0].to(at::kFloat);
   }
   return (unit.sums[0] + unit.sums[1]).to(at::kFloat);
+}
+
+std::vector<at::Tensor> ShardedModel::gather_trained(std::size_t index, const at::Tensor& local) {
+  const Unit& unit = *units_[index];
+  std::vector<at::Tensor> full(unit.spec.parameters.size());
+  if (unit.trained.empty()) return full;
+  const at::Tensor buffer = at::empty({unit.trained.layout().full_elements()}, local.options());
+  communicator_.all_gather_start(ops::bytes_of(local), ops::bytes_of(buffer))->wait();
+  unit.trained.views(buffer, unit.spec, full);
+  return full;
 }
 
 void ShardedModel::clear_gradient_sums() {

@@ -39,9 +39,7 @@ void read_elements(const io::SafetensorsFolder& folder, const std::string& name,
   for (std::int64_t done = 0; done < total; done += piece) {
     const std::int64_t count = std::min(piece, total - done);
     at::Tensor buffer = at::empty({count}, ops::scalar_type(info.dtype));
-    auto* bytes = static_cast<std::byte*>(buffer.mutable_data_ptr());
-    folder.read(name, static_cast<std::uint64_t>((first + done) * width),
-                std::span(bytes, static_cast<std::size_t>(count * width)));
+    folder.read(name, static_cast<std::uint64_t>((first + done) * width), ops::bytes_of(buffer));
     check_finite(buffer, folder, name, first + done);
     flat.narrow(0, done, count).copy_(buffer);
   }

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdio>
 #include <map>
@@ -62,6 +63,10 @@ void print_banner(const Run& run, const options::ParseResult& parsed) {
   text += fmt::format("model: {} layers, width {}, {} heads, {} key/value heads, vocabulary {}{}\n", run.config.layers,
                       run.config.hidden_size, run.config.heads, run.config.kv_heads, run.config.vocab_size,
                       run.config.tied_embeddings ? ", tied embeddings" : "");
+  if (!run.unlisted_tensors.empty())
+    text += fmt::format(
+        "notice: {} tensors of the model's files are not in model.safetensors.index.json and are left out: {}\n",
+        run.unlisted_tensors.size(), fmt::join(run.unlisted_tensors, " "));
   text += describe_trained(run);
   text += describe_rows("training data", run.train_rows, run.train_statistics);
   if (!run.eval_rows.empty()) text += describe_rows("evaluation data", run.eval_rows, run.eval_statistics);

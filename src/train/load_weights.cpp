@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <xxhash.h>
 
 #include <cmath>
 
@@ -10,17 +11,10 @@
 namespace shardtune::train {
 namespace {
 
-/// FNV-1a: a stable number for a parameter's name.
-std::uint64_t name_hash(const std::string& name) {
-  std::uint64_t hash = 0xcbf29ce484222325ull;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3ull;
-  return hash;
-}
-
 /// Elements [begin, begin + n) of a uniform tensor in +-bound: each is a function of seed, name and its number, so every rank can
 /// make its own part.
 void fill_uniform(at::Tensor part, std::int64_t begin, const std::string& name, std::uint64_t seed, double bound) {
-  const std::uint64_t hash = name_hash(name);
+  const std::uint64_t hash = XXH3_64bits(name.data(), name.size());
   auto* out = part.mutable_data_ptr<float>();
   for (std::int64_t i = 0; i < part.numel(); ++i) {
     const auto element = static_cast<std::uint64_t>(begin + i);
@@ -38,6 +32,7 @@ void fill_uniform(at::Tensor part, std::int64_t begin, const std::string& name, 
 void load_weights(Run& run) {
   const io::SafetensorsFolder base(run.options.model.model_name_or_path);
   model::check_weights(base, run.model->units(), run.config.tied_embeddings);
+  run.unlisted_tensors = base.unlisted();
   std::optional<io::SafetensorsFolder> adapter;
   if (run.lora && !run.options.adapter.adapter_name_or_path.empty()) {
     adapter.emplace(run.options.adapter.adapter_name_or_path, "adapter_model");

@@ -1,10 +1,11 @@
 #include "same_everywhere.h"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <array>
-#include <bit>
-#include <span>
+#include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "shardtune/comm/agree.h"
@@ -13,24 +14,30 @@
 namespace shardtune::train {
 namespace {
 
-/// FNV-1a over 64-bit words: a number that two different inputs hardly share.
+/// XXH3 over what was added: a number that two different inputs hardly share.
 class Digest {
  public:
-  void add(std::uint64_t word) { value_ = (value_ ^ word) * 0x100000001b3ull; }
-  void add(std::int64_t word) { add(static_cast<std::uint64_t>(word)); }
-  void add(double number) { add(std::bit_cast<std::uint64_t>(number)); }
-  void add(const std::string& text) {
-    add(static_cast<std::uint64_t>(text.size()));
-    for (const char c : text) add(static_cast<std::uint64_t>(static_cast<unsigned char>(c)));
-  }
-  void add(std::span<const std::int32_t> numbers) {
-    add(static_cast<std::uint64_t>(numbers.size()));
-    for (const std::int32_t number : numbers) add(static_cast<std::int64_t>(number));
-  }
-  std::uint64_t value() const { return value_; }
+  Digest() : state_(XXH3_createState()) { XXH3_64bits_reset(state_.get()); }
+  template <typename T>
+  requires std::is_arithmetic_v<T>
+  void add(T number) { XXH3_64bits_update(state_.get(), &number, sizeof number); }
+  void add(const std::string& text) { add_all(text); }
+  void add(const std::vector<std::int32_t>& numbers) { add_all(numbers); }
+  std::uint64_t value() const { return XXH3_64bits_digest(state_.get()); }
 
  private:
-  std::uint64_t value_ = 0xcbf29ce484222325ull;
+  struct Free {
+    void operator()(XXH3_state_t* state) const { XXH3_freeState(state); }
+  };
+
+  /// The length first, so that neighbours cannot trade elements.
+  template <typename Range>
+  void add_all(const Range& range) {
+    add(range.size());
+    XXH3_64bits_update(state_.get(), range.data(), range.size() * sizeof(range[0]));
+  }
+
+  std::unique_ptr<XXH3_state_t, Free> state_;
 };
 
 std::uint64_t digest_of(const std::vector<data::Row>& rows) {
@@ -48,11 +55,10 @@ std::uint64_t digest_of_model(const Run& run) {
       digest.add(parameter.name);
       for (const std::int64_t size : parameter.shape) digest.add(size);
     }
-  digest.add(static_cast<std::int64_t>(run.base_type));
+  digest.add(static_cast<int>(run.base_type));
   digest.add(config.heads);
   digest.add(config.norm_epsilon);
-  for (const float frequency : model::rotary_inverse_frequencies(config.rotary, config.head_dim))
-    digest.add(static_cast<double>(frequency));
+  for (const float frequency : model::rotary_inverse_frequencies(config.rotary, config.head_dim)) digest.add(frequency);
   return digest.value();
 }
 

@@ -39,7 +39,7 @@ class Trainer {
   void resume(const std::filesystem::path& folder) {
     state_ = checkpoint::load(folder, state_, *run_.shards, *run_.optimizer, communicator_);
     check_position(folder);
-    refuse_newer_checkpoints(folder);
+    clear_the_way(folder);
     say(fmt::format("resumed from {} at step {}", folder.string(), state_.step));
     if (state_.step >= run_.total_steps)
       throw comm::AgreedError(ErrorClass::kUsage,
@@ -86,13 +86,16 @@ class Trainer {
   }
 
   /// Going on from an older checkpoint would meet the newer ones when it saves.
-  void refuse_newer_checkpoints(const std::filesystem::path& folder) {
+  void clear_the_way(const std::filesystem::path& folder) {
     comm::agree(communicator_, [&] {
+      if (communicator_.rank() != 0) return;
       const auto newest = checkpoint::newest(options_.output_dir);
       if (newest && checkpoint::step_of(*newest) > state_.step)
         fail(ErrorClass::kBadCheckpoint,
              "{} is at step {}, but --output_dir holds the newer {}; resume from that, or move it away",
              folder.string(), state_.step, newest->filename().string());
+      for (const auto& moved : checkpoint::set_incomplete_aside(options_.output_dir))
+        say(fmt::format("a checkpoint without manifest.json is not complete; it is now {}", moved.string()));
     });
   }
 

@@ -1,5 +1,6 @@
 """Runs that succeed: metrics.jsonl, resumed runs, and storage that moves few bytes at a time."""
 
+import json
 import math
 import os
 import shutil
@@ -97,6 +98,18 @@ class Resume(CliTest):
         self.assertIn("checkpoint-3 at step 3", done.out)
         self.assertEqual((straight / "adapter_model.safetensors").read_bytes(), adapter)
 
+    def test_older_checkpoint_needs_a_free_way(self):
+        straight = self.straight(2)
+        done = self.resumed(2, straight / "checkpoint-3", straight)
+        self.check_failed_cleanly(done, 1, "bad_checkpoint", ["checkpoint-3 is at step 3", "newer checkpoint-6"])
+        # What is left of a newer one without its manifest is kept, under a name that is not in the way.
+        (straight / "checkpoint-6" / "manifest.json").unlink()
+        done = self.resumed(2, True, straight)
+        self.check_succeeded(done)
+        self.assertIn("incomplete-checkpoint-6", done.out)
+        self.assertTrue((straight / "incomplete-checkpoint-6" / "rank-00001.h5").exists())
+        self.assertTrue((straight / "checkpoint-6" / "manifest.json").exists())
+
     def test_other_seed_changes_the_result(self):
         """The comparison above can fail: another seed gives other masks and another order."""
         first = read_lines(self.straight(2) / "metrics.jsonl")
@@ -144,12 +157,18 @@ class BadCheckpoint(CliTest):
 
         self.refuse(damage, "manifest.json")
 
-    def test_manifest_of_wrong_types(self):
-        def damage(folder):
-            path = folder / "manifest.json"
-            path.write_text(path.read_text().replace('"step": 1', '"step": "one"'))
+    def test_manifest_of_wrong_values(self):
+        for key, value in (("step", "one"), ("step", 2.7), ("world_size", 2.9), ("num_tokens", -1), ("num_tokens", 1e300), ("loss_sum", None),
+                           ("epoch", 5), ("step_in_epoch", 2), ("xxh3_128", []), ("fixed", []), ("parameters", {}), ("schema", 2)):
+            with self.subTest(key=key, value=value):
+                for path in self.scratch.iterdir():
+                    shutil.rmtree(path)
 
-        self.refuse(damage, "manifest.json", ranks=(2,))
+                def damage(folder):
+                    path = folder / "manifest.json"
+                    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+
+                self.refuse(damage, *(["--dtype was (not stored)"] if key == "fixed" else ["manifest.json", key]), ranks=(2,))
 
     def test_missing_rank_file(self):
         self.refuse(lambda folder: sorted(folder.glob("rank-*.h5"))[-1].unlink(), "rank-0000", ranks=(3,))

@@ -15,14 +15,6 @@ namespace {
 
 std::filesystem::path uneven() { return case_folder() / "rows-uneven.jsonl"; }
 
-options::RunOptions case_options(const std::filesystem::path& rows) {
-  options::RunOptions options = plain_options(case_folder() / "base-gqa", rows);
-  options.adapter.adapter_name_or_path = (case_folder() / "lora-start").string();
-  options.optim.learning_rate = 1e-2;
-  options.train.num_train_epochs = 2;
-  return options;
-}
-
 /// The first `count` lines of rows-uneven.jsonl, or line `only` `count` times.
 void write_lines(const std::filesystem::path& to, int count, int only = 0) {
   std::ifstream in(uneven());

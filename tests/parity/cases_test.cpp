@@ -20,14 +20,6 @@ std::string read_file(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-options::RunOptions case_options(const std::filesystem::path& rows) {
-  options::RunOptions options = plain_options(case_folder() / "base-gqa", rows);
-  options.adapter.adapter_name_or_path = (case_folder() / "lora-start").string();
-  options.optim.learning_rate = 1e-2;
-  options.train.num_train_epochs = 2;
-  return options;
-}
-
 /// Message of the error that building the run must give.
 std::string build_error(const options::RunOptions& options, ErrorClass expected) {
   const auto communicator = comm::make_self_communicator();

@@ -17,7 +17,7 @@ std::map<std::string, at::Tensor> read_tensors(const std::filesystem::path& path
   std::map<std::string, at::Tensor> out;
   for (const auto& [name, info] : file.tensors()) {
     at::Tensor tensor = at::empty(info.shape, ops::scalar_type(info.dtype));
-    file.read(name, 0, {static_cast<std::byte*>(tensor.mutable_data_ptr()), static_cast<std::size_t>(tensor.nbytes())});
+    file.read(name, 0, ops::bytes_of(tensor));
     out[name] = tensor;
   }
   return out;
@@ -66,6 +66,14 @@ options::RunOptions plain_options(const std::filesystem::path& model, const std:
   return o;
 }
 
+options::RunOptions case_options(const std::filesystem::path& rows) {
+  options::RunOptions options = plain_options(case_folder() / "base-gqa", rows);
+  options.adapter.adapter_name_or_path = (case_folder() / "lora-start").string();
+  options.optim.learning_rate = 1e-2;
+  options.train.num_train_epochs = 2;
+  return options;
+}
+
 std::vector<train::StepResult> run_steps(train::Run& run, std::int64_t first, std::int64_t last) {
   std::vector<train::StepResult> results;
   for (std::int64_t step = first; step < last; ++step)
@@ -78,20 +86,10 @@ namespace {
 std::map<std::string, at::Tensor> gather_like(train::Run& run, const std::function<at::Tensor(std::size_t)>& shard_of) {
   std::map<std::string, at::Tensor> out;
   for (std::size_t unit = 0; unit < run.shards->units(); ++unit) {
-    const fsdp::FlatShard& shard = run.shards->trained(unit);
-    if (shard.empty()) continue;
-    const at::Tensor local = shard_of(unit).contiguous();
-    at::Tensor full = at::empty({shard.layout().full_elements()}, local.options());
-    run.communicator
-        ->all_gather_start(
-            {static_cast<const std::byte*>(local.const_data_ptr()), static_cast<std::size_t>(local.nbytes())},
-            {static_cast<std::byte*>(full.mutable_data_ptr()), static_cast<std::size_t>(full.nbytes())})
-        ->wait();
-    const model::UnitSpec& spec = run.shards->spec(unit);
-    std::vector<at::Tensor> views(spec.parameters.size());
-    shard.views(full, spec, views);
-    for (std::size_t slot = 0; slot < views.size(); ++slot)
-      if (views[slot].defined()) out[spec.parameters[slot].name] = views[slot];
+    if (run.shards->trained(unit).empty()) continue;
+    const std::vector<at::Tensor> full = run.shards->gather_trained(unit, shard_of(unit));
+    for (std::size_t slot = 0; slot < full.size(); ++slot)
+      if (full[slot].defined()) out[run.shards->spec(unit).parameters[slot].name] = full[slot];
   }
   return out;
 }

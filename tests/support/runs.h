@@ -27,6 +27,9 @@ void make_adapter_folder(const std::filesystem::path& folder, const std::filesys
 /// Options with everything quiet: fp32, no shuffling, no dropout, one row a micro-batch, constant rate, rows as they are.
 options::RunOptions plain_options(const std::filesystem::path& model, const std::filesystem::path& rows);
 
+/// The same for the acceptance cases: their small model and adapter, two epochs over `rows`.
+options::RunOptions case_options(const std::filesystem::path& rows);
+
 /// Steps [first, last) of a run that was built; every rank gets all results.
 std::vector<train::StepResult> run_steps(train::Run& run, std::int64_t first, std::int64_t last);
 

@@ -33,13 +33,20 @@ std::filesystem::path save(const std::filesystem::path& output_dir, const RunSta
 RunState load(const std::filesystem::path& folder, const RunState& expected, fsdp::ShardedModel& shards,
               optim::AdamW& optimizer, comm::Communicator& communicator);
 
-/// Newest checkpoint-* folder with a manifest, by step; nothing when there is none.
+/// The checkpoint-STEP folders with a manifest, oldest first. This and what follows is for one rank; no communication.
+std::vector<std::filesystem::path> complete_checkpoints(const std::filesystem::path& output_dir);
+
+/// The last of them; nothing when there is none.
 std::optional<std::filesystem::path> newest(const std::filesystem::path& output_dir);
+
+/// Renames checkpoint-STEP folders without a manifest to incomplete-checkpoint-STEP: a run that goes on from an older one would
+/// meet them when it saves. save() leaves none; a copy that was cut short, say, does. Returns the new names.
+std::vector<std::filesystem::path> set_incomplete_aside(const std::filesystem::path& output_dir);
 
 /// The step in the name of a checkpoint-STEP folder.
 std::int64_t step_of(const std::filesystem::path& folder);
 
-/// Removes the oldest complete checkpoints beyond `keep` (0: all stay). Rank 0 only; no communication.
+/// Removes the oldest complete checkpoints beyond `keep` (0: all stay).
 void prune(const std::filesystem::path& output_dir, std::int64_t keep);
 
 }  // namespace shardtune::checkpoint

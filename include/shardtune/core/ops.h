@@ -1,6 +1,7 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -16,6 +17,9 @@ namespace shardtune::ops {
 
 at::ScalarType scalar_type(Dtype dtype);
 Dtype dtype_of(at::ScalarType type);
+
+/// The memory of a contiguous tensor on the host; the tensor keeps owning it.
+std::span<std::byte> bytes_of(const at::Tensor& tensor);
 
 /// True when bf16 matrix products run on bf16 instructions here. Without them LibTorch's bf16 path is many times slower
 /// than fp32, so `linear` and `matmul` then convert to fp32, multiply, and round the result once.

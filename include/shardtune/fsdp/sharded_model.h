@@ -52,6 +52,10 @@ class ShardedModel {
   /// Forgets the sums: the start of a step.
   void clear_gradient_sums();
 
+  /// The unit's trained tensors in full, by slot (undefined where nothing is trained), put together from every rank's `local`,
+  /// which lies like trained(unit).local(): the weights, gradient sums or moments. Views of one new buffer in local's type.
+  std::vector<at::Tensor> gather_trained(std::size_t unit, const at::Tensor& local);
+
  private:
   enum class State { kSharded, kGathering, kGathered };
   struct Unit;

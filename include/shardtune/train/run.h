@@ -31,6 +31,7 @@ struct Run {
   std::unique_ptr<fsdp::ShardedModel> shards;
   std::unique_ptr<StepEngine> engine;
   std::unique_ptr<optim::AdamW> optimizer;
+  std::vector<std::string> unlisted_tensors;  ///< in the model's files but not in their index: left out
   std::int64_t steps_per_epoch = 0, total_steps = 0;
   at::ScalarType base_type{};  ///< storage and compute type of the base
 };

@@ -39,6 +39,12 @@ Dtype dtype_of(at::ScalarType type) {
   }
 }
 
+std::span<std::byte> bytes_of(const at::Tensor& tensor) {
+  SHARDTUNE_CHECK(tensor.is_contiguous() && tensor.device().is_cpu(),
+                  "bytes of a tensor that is not plain host memory");
+  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
+}
+
 bool has_fast_bf16() {
 #if defined(__x86_64__)
   static const bool fast = __builtin_cpu_supports("avx512bf16");

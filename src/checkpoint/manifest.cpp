@@ -1,0 +1,145 @@
+#include "manifest.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "shardtune/io/json.h"
+
+namespace shardtune::checkpoint {
+
+void bad_checkpoint(const std::filesystem::path& folder, const std::string& reason) {
+  fail(ErrorClass::kBadCheckpoint, "{}: {}", folder.string(), reason);
+}
+
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr std::int64_t kSchema = 1;
+
+ordered_json parameters_json(fsdp::ShardedModel& shards) {
+  ordered_json list = ordered_json::array();
+  for (std::size_t unit = 0; unit < shards.units(); ++unit)
+    for (const model::Parameter& parameter : shards.spec(unit).parameters)
+      if (parameter.trainable && !parameter.borrowed)
+        list.push_back({{"name", parameter.name}, {"shape", parameter.shape}, {"unit", unit}});
+  return list;
+}
+
+/// Checked access to manifest.json.
+class Reader {
+ public:
+  Reader(const json& root, std::filesystem::path folder) : root_(root), folder_(std::move(folder)) {
+    if (!root.is_object()) bad("is not a JSON object");
+  }
+
+  [[noreturn]] void bad(const std::string& reason) const { bad_checkpoint(folder_, "manifest.json " + reason); }
+  [[noreturn]] void differs(const std::string& reason) const { bad_checkpoint(folder_, reason); }
+
+  const json& at(const char* key) const {
+    if (!root_.contains(key)) bad(fmt::format("has no '{}'", key));
+    return root_[key];
+  }
+  /// A whole number from 0 on; 2.7 is none.
+  std::int64_t count(const char* key) const {
+    const json& value = at(key);
+    if (!value.is_number_integer() || value.get<double>() < 0 || value.get<double>() > 9e15)
+      bad(fmt::format("says {} for '{}', expected a whole number", value.dump(), key));
+    return value.get<std::int64_t>();
+  }
+  double finite(const char* key) const {
+    const json& value = at(key);
+    if (!value.is_number() || !std::isfinite(value.get<double>()))
+      bad(fmt::format("says {} for '{}', expected a number", value.dump(), key));
+    return value.get<double>();
+  }
+
+ private:
+  const json& root_;
+  std::filesystem::path folder_;
+};
+
+void check_settings(const Reader& manifest, const RunState& expected) {
+  const json& fixed = manifest.at("fixed");
+  for (const auto& [name, value] : expected.fixed) {
+    const bool stored = fixed.is_object() && fixed.contains(name) && fixed[name].is_string();
+    if (const std::string then = stored ? fixed[name].get<std::string>() : "(not stored)"; then != value)
+      manifest.differs(fmt::format("--{} was {} in the checkpoint's run and is {} now; a resumed run must keep it",
+                                   name, then, value));
+  }
+}
+
+void check_parameters(const Reader& manifest, fsdp::ShardedModel& shards) {
+  const json now = parameters_json(shards);
+  const json& then = manifest.at("parameters");
+  if (!then.is_array()) manifest.bad("has no list 'parameters'");
+  for (std::size_t i = 0; i < std::max(now.size(), then.size()); ++i) {
+    const std::string left = i < then.size() ? then[i].dump() : "nothing",
+                      right = i < now.size() ? now[i].dump() : "nothing";
+    if (left != right)
+      manifest.differs(fmt::format("trained parameter {} is {} in the checkpoint and {} in this run", i, left, right));
+  }
+}
+
+std::vector<std::array<std::string, kRoles.size()>> read_hashes(const Reader& manifest, std::size_t ranks) {
+  const json& list = manifest.at("xxh3_128");
+  std::vector<std::array<std::string, kRoles.size()>> hashes(ranks);
+  if (!list.is_array() || list.size() != ranks) manifest.bad(fmt::format("has no list 'xxh3_128' of {} ranks", ranks));
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    for (std::size_t role = 0; role < kRoles.size(); ++role) {
+      if (!list[rank].is_object() || !list[rank].contains(kRoles[role]) || !list[rank][kRoles[role]].is_string())
+        manifest.bad(fmt::format("has no hash of rank {}'s '{}'", rank, kRoles[role]));
+      hashes[rank][role] = list[rank][kRoles[role]].get<std::string>();
+    }
+  return hashes;
+}
+
+}  // namespace
+
+std::string manifest_text(const RunState& state, fsdp::ShardedModel& shards, const std::vector<Hashes>& hashes) {
+  ordered_json fixed = ordered_json::object();
+  for (const auto& [name, value] : state.fixed) fixed[name] = value;
+  ordered_json ranks = ordered_json::array();
+  for (const Hashes& rank : hashes) {
+    ordered_json entry = ordered_json::object();
+    for (std::size_t role = 0; role < kRoles.size(); ++role) entry[kRoles[role]] = std::string(rank[role].data());
+    ranks.push_back(entry);
+  }
+  const ordered_json manifest = {{"schema", kSchema},
+                                 {"step", state.step},
+                                 {"epoch", state.position.epoch},
+                                 {"step_in_epoch", state.position.step_in_epoch},
+                                 {"num_tokens", state.num_tokens},
+                                 {"loss_sum", state.loss_sum},
+                                 {"world_size", hashes.size()},
+                                 {"fixed", fixed},
+                                 {"parameters", parameters_json(shards)},
+                                 {"xxh3_128", ranks}};
+  return manifest.dump(1) + "\n";
+}
+
+Manifest read_manifest(const std::filesystem::path& folder, const RunState& expected, fsdp::ShardedModel& shards,
+                       int ranks) {
+  const json root = io::read_json_file(folder / kManifest, ErrorClass::kBadCheckpoint);
+  const Reader manifest(root, folder);
+  if (const std::int64_t schema = manifest.count("schema"); schema != kSchema)
+    manifest.bad(fmt::format("has schema {}, this program knows {}", schema, kSchema));
+  if (const std::int64_t written = manifest.count("world_size"); written != ranks)
+    manifest.differs(
+        fmt::format("written by {} ranks, this run has {}; start the same number of ranks", written, ranks));
+  check_settings(manifest, expected);
+  check_parameters(manifest, shards);
+  Manifest out;
+  out.state.step = manifest.count("step");
+  out.state.position = {manifest.count("epoch"), manifest.count("step_in_epoch")};
+  out.state.num_tokens = manifest.count("num_tokens");
+  out.state.loss_sum = manifest.finite("loss_sum");
+  out.hashes = read_hashes(manifest, static_cast<std::size_t>(ranks));
+  return out;
+}
+
+}  // namespace shardtune::checkpoint
