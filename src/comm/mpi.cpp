@@ -4,60 +4,20 @@
 
 #include <algorithm>
 #include <limits>
-#include <thread>
 #include <utility>
 
+#include "mpi_check.h"
+#include "mpi_pending.h"
+#include "mpi_shared_memory.h"
 #include "shardtune/core/error.h"
 
 namespace shardtune::comm {
 namespace {
 
-void check_mpi(int code, const char* expression, const char* file, int line) {
-  if (code == MPI_SUCCESS) return;
-  char text[MPI_MAX_ERROR_STRING] = {};
-  int length = 0;
-  MPI_Error_string(code, text, &length);
-  int rank = -1;
-  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-  fail(ErrorClass::kCommunication, "{} failed at {}:{} on rank {} ({}): {}", expression, file, line, rank,
-       MpiSession::host_name(), text);
-}
-#define SHARDTUNE_MPI(call) check_mpi((call), #call, __FILE__, __LINE__)
-
-class MpiPending : public Pending {
- public:
-  MpiPending(std::vector<MPI_Request> requests, std::chrono::seconds deadline, std::string what)
-      : requests_(std::move(requests)), deadline_(deadline), what_(std::move(what)) {}
-
-  void wait() override {
-    if (requests_.empty()) return;
-    const auto start = std::chrono::steady_clock::now();
-    for (std::uint64_t spins = 0;; ++spins) {
-      int done = 0;
-      SHARDTUNE_MPI(MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE));
-      if (done != 0) break;
-      // More ranks than cores: let the rank that has the data run.
-      if (spins > 64) std::this_thread::yield();
-      if (spins % 4096 == 4095 && std::chrono::steady_clock::now() - start > deadline_)
-        fail(ErrorClass::kCommunication,
-             "{} did not finish within {} s: another rank has stopped or is in another collective", what_,
-             deadline_.count());
-    }
-    requests_.clear();
-  }
-
- private:
-  std::vector<MPI_Request> requests_;
-  std::chrono::seconds deadline_;
-  std::string what_;
-};
-
 class MpiCommunicator : public Communicator {
  public:
-  explicit MpiCommunicator(const MpiLimits& limits) : limits_(limits) {
-    SHARDTUNE_CHECK(limits.max_message_bytes > 0 && limits.max_message_bytes <= std::numeric_limits<int>::max(),
-                    "message limit {} does not fit an MPI count", limits.max_message_bytes);
-    SHARDTUNE_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm_));
+  /// Owns `comm`.
+  MpiCommunicator(MPI_Comm comm, const MpiLimits& limits) : limits_(limits), comm_(comm) {
     SHARDTUNE_MPI(MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN));
     SHARDTUNE_MPI(MPI_Comm_rank(comm_, &rank_));
     SHARDTUNE_MPI(MPI_Comm_size(comm_, &size_));
@@ -66,6 +26,19 @@ class MpiCommunicator : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  std::unique_ptr<Communicator> split(int color) override {
+    MPI_Comm part = MPI_COMM_NULL;
+    SHARDTUNE_MPI(MPI_Comm_split(comm_, color, rank_, &part));
+    return std::make_unique<MpiCommunicator>(part, limits_);
+  }
+  std::unique_ptr<Communicator> split_by_node() override {
+    MPI_Comm part = MPI_COMM_NULL;
+    SHARDTUNE_MPI(MPI_Comm_split_type(comm_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &part));
+    return std::make_unique<MpiCommunicator>(part, limits_);
+  }
+  std::unique_ptr<SharedMemory> allocate_shared(std::uint64_t bytes) override {
+    return std::make_unique<MpiSharedMemory>(comm_, bytes);
+  }
   const Counts& counts() const override { return counts_; }
   void reset_counts() override { counts_ = {}; }
 
@@ -163,32 +136,12 @@ class MpiCommunicator : public Communicator {
 
 }  // namespace
 
-MpiSession::MpiSession(int* argc, char*** argv) {
-  int provided = 0;
-  if (MPI_Init_thread(argc, argv, MPI_THREAD_MULTIPLE, &provided) != MPI_SUCCESS)
-    fail(ErrorClass::kCommunication, "MPI_Init_thread failed");
-  if (provided < MPI_THREAD_SERIALIZED)
-    fail(ErrorClass::kCommunication, "this MPI gives thread level {}, at least MPI_THREAD_SERIALIZED is needed",
-         provided);
-  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-}
-
-MpiSession::~MpiSession() { MPI_Finalize(); }
-
-void MpiSession::abort(int exit_code) {
-  MPI_Abort(MPI_COMM_WORLD, exit_code);
-  std::abort();
-}
-
-std::string MpiSession::host_name() {
-  char name[MPI_MAX_PROCESSOR_NAME] = {};
-  int length = 0;
-  MPI_Get_processor_name(name, &length);
-  return {name, static_cast<std::size_t>(length)};
-}
-
 std::unique_ptr<Communicator> make_mpi_communicator(const MpiLimits& limits) {
-  return std::make_unique<MpiCommunicator>(limits);
+  SHARDTUNE_CHECK(limits.max_message_bytes > 0 && limits.max_message_bytes <= std::numeric_limits<int>::max(),
+                  "message limit {} does not fit an MPI count", limits.max_message_bytes);
+  MPI_Comm comm = MPI_COMM_NULL;
+  SHARDTUNE_MPI(MPI_Comm_dup(MPI_COMM_WORLD, &comm));
+  return std::make_unique<MpiCommunicator>(comm, limits);
 }
 
 }  // namespace shardtune::comm

@@ -10,6 +10,16 @@ class Done : public Pending {
   void wait() override {}
 };
 
+class OwnMemory : public SharedMemory {
+ public:
+  explicit OwnMemory(std::uint64_t bytes) : bytes_(bytes) {}
+  std::span<std::byte> bytes() override { return bytes_; }
+  void fence() override {}
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
 class SelfCommunicator : public Communicator {
  public:
   int rank() const override { return 0; }
@@ -25,6 +35,11 @@ class SelfCommunicator : public Communicator {
   void broadcast(std::span<std::byte>, int) override {}
   void barrier() override {}
   void gather_control(std::span<const std::byte> local, std::span<std::byte> full) override { copy(local, full); }
+  std::unique_ptr<Communicator> split(int) override { return std::make_unique<SelfCommunicator>(); }
+  std::unique_ptr<Communicator> split_by_node() override { return std::make_unique<SelfCommunicator>(); }
+  std::unique_ptr<SharedMemory> allocate_shared(std::uint64_t bytes) override {
+    return std::make_unique<OwnMemory>(bytes);
+  }
   const Counts& counts() const override { return counts_; }
   void reset_counts() override {}
 

@@ -83,7 +83,7 @@ void BpeModel::read_merges(const nlohmann::json& json, const std::string& where)
   merges_.reserve(json.size());
   for (std::size_t i = 0; i < json.size(); ++i) {
     const auto [left, right] = merge_parts(json[i], i + 1, where);
-    const auto id_of = [&](const std::string& piece) {
+    const auto id_of = [&, left = left, right = right](const std::string& piece) {
       const auto found = vocabulary_.find(piece);
       if (found == vocabulary_.end())
         fail(ErrorClass::kBadModel, "{}: merges entry {} ('{}' + '{}'): '{}' is not in the vocabulary", where, i + 1,

@@ -20,11 +20,17 @@ std::vector<std::int64_t> sizes_of(const model::UnitSpec& unit, const std::vecto
 
 }  // namespace
 
+ShardLayout layout_of(const model::UnitSpec& unit, bool trained, std::int64_t ranks) {
+  return {sizes_of(unit, slots_of(unit, trained)), trained ? kTrainedGranule : kFrozenGranule, ranks};
+}
+
 FlatShard::FlatShard(const model::UnitSpec& unit, bool trained, at::ScalarType type, std::int64_t rank,
-                     std::int64_t ranks)
-    : slots_(slots_of(unit, trained)),
-      layout_(sizes_of(unit, slots_), trained ? kTrainedGranule : kFrozenGranule, ranks), ranges_(layout_.ranges(rank)),
-      local_(at::zeros({layout_.shard_elements()}, type)) {}
+                     std::int64_t ranks, const at::Tensor& whole)
+    : slots_(slots_of(unit, trained)), layout_(layout_of(unit, trained, ranks)), ranges_(layout_.ranges(rank)),
+      whole_(whole) {
+  const std::int64_t elements = layout_.shard_elements();
+  local_ = whole.defined() ? whole.narrow(0, rank * elements, elements) : at::zeros({elements}, type);
+}
 
 void FlatShard::for_each_range(const std::function<void(std::size_t, std::int64_t, std::int64_t, at::Tensor)>& visit) {
   for_each_range_of(local_, visit);

@@ -5,200 +5,137 @@
 #include <algorithm>
 
 #include "shardtune/core/error.h"
-#include "shardtune/core/ops.h"
+#include "unit.h"
 
 namespace shardtune::fsdp {
 namespace {
 
-/// Parts of a gather buffer start at multiples of this, so that views of any type are aligned.
+/// Parts of a buffer start at multiples of this, so that views of any type are aligned.
 constexpr std::int64_t kAlignment = 64;
 
 std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-/// sum += part, element by element, in fp64.
-void add_fp32(at::Tensor& sum, const float* part) {
-  auto* to = sum.mutable_data_ptr<double>();
-  const std::int64_t count = sum.numel();
-  for (std::int64_t i = 0; i < count; ++i) to[i] += static_cast<double>(part[i]);
+std::int64_t width_of(at::ScalarType type) { return static_cast<std::int64_t>(at::elementSize(type)); }
+
+/// The stages of one unit as one list of parameters.
+model::UnitSpec merged(const std::vector<model::UnitSpec>& all, const std::vector<std::size_t>& stages) {
+  model::UnitSpec unit = all[stages.front()];
+  for (std::size_t i = 1; i < stages.size(); ++i)
+    for (const model::Parameter& parameter : all[stages[i]].parameters) unit.add(parameter);
+  if (stages.size() > 1) unit.name += " to " + all[stages.back()].name;
+  return unit;
+}
+
+std::vector<std::vector<std::size_t>> units_of(const ShardSettings& settings, std::size_t stages) {
+  if (!settings.units.empty()) return settings.units;
+  std::vector<std::vector<std::size_t>> units;
+  for (std::size_t stage = 0; stage < stages; ++stage) units.push_back({stage});
+  return units;
 }
 
 }  // namespace
 
-struct ShardedModel::Unit {
-  Unit(model::UnitSpec unit_spec, at::ScalarType base_type, std::int64_t rank, std::int64_t ranks)
-      : spec(std::move(unit_spec)), frozen(spec, false, base_type, rank, ranks),
-        trained(spec, true, at::kFloat, rank, ranks) {
-    tensors.weights.resize(spec.parameters.size());
-    tensors.gradients.resize(spec.parameters.size());
-  }
-
-  std::int64_t gathered_bytes() const { return aligned(frozen.full_bytes()) + aligned(trained.full_bytes()); }
-  bool borrows() const {
-    return std::any_of(spec.parameters.begin(), spec.parameters.end(), [](const auto& p) { return p.borrowed; });
-  }
-
-  model::UnitSpec spec;
-  FlatShard frozen, trained;
-  State state = State::kSharded;
-  std::size_t pool = 0;
-  std::vector<std::unique_ptr<comm::Pending>> pending;
-  model::UnitTensors tensors;
-  std::array<at::Tensor, 2> sums;  ///< fp64, by use; made when first needed
-};
-
-ShardedModel::ShardedModel(std::vector<model::UnitSpec> model_units, at::ScalarType base_type,
-                           comm::Communicator& communicator)
-    : communicator_(communicator) {
-  for (auto& unit : model_units)
-    units_.push_back(std::make_unique<Unit>(std::move(unit), base_type, communicator.rank(), communicator.size()));
-  const std::size_t head = units_.size() - 1;
-  units_[0]->pool = 1;
-  units_[head]->pool = units_[head]->borrows() ? 2 : 1;
-  std::array<std::int64_t, 3> trained_elements{};
-  for (const auto& unit : units_)
-    trained_elements[unit->pool] = std::max(trained_elements[unit->pool], unit->trained.layout().full_elements());
-  for (std::size_t p = 0; p < pools_.size(); ++p) gradient_buffers_[p] = at::empty({trained_elements[p]}, at::kFloat);
-  // One rank alone works on its shards in place: nothing to gather, nothing to send.
-  if (communicator.size() == 1) return;
-  receive_buffer_ = at::empty({*std::max_element(trained_elements.begin(), trained_elements.end())}, at::kFloat);
-  make_pools();
+std::uint64_t ShardedModel::base_bytes(const std::vector<model::UnitSpec>& stages, const ShardSettings& settings,
+                                       int ranks) {
+  std::int64_t bytes = 0;
+  for (const auto& unit : units_of(settings, stages.size()))
+    bytes +=
+        aligned(layout_of(merged(stages, unit), false, ranks).full_elements() * width_of(settings.base_type));
+  return static_cast<std::uint64_t>(bytes);
 }
 
-void ShardedModel::make_pools() {
-  std::array<std::int64_t, 3> bytes{};
-  for (const auto& unit : units_) bytes[unit->pool] = std::max(bytes[unit->pool], unit->gathered_bytes());
-  for (std::size_t p = 0; p < pools_.size(); ++p) {
-    const std::size_t count = p == 0 ? 2 : 1;
-    for (std::size_t i = 0; i < count; ++i) pools_[p].buffers.push_back(at::empty({bytes[p]}, at::kByte));
-    pools_[p].occupants.resize(count);
+ShardedModel::ShardedModel(std::vector<model::UnitSpec> stages, const ShardSettings& settings, comm::Mesh& mesh,
+                           std::unique_ptr<comm::SharedMemory> shared_base)
+    : mesh_(mesh), settings_(settings), shared_base_(std::move(shared_base)) {
+  settings_.units = units_of(settings, stages.size());
+  stages_.resize(stages.size());
+  unit_of_.resize(stages.size());
+  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+    stages_[stage].weights.resize(stages[stage].parameters.size());
+    stages_[stage].gradients.resize(stages[stage].parameters.size());
+    for (std::size_t slot = 0; slot < stages[stage].parameters.size(); ++slot)
+      if (stages[stage].parameters[slot].borrowed) borrower_ = Place{stage, slot};
   }
+  make_units(stages);
+  choose_pools();
+  make_buffers();
 }
 
 ShardedModel::~ShardedModel() = default;
 
+void ShardedModel::make_units(const std::vector<model::UnitSpec>& stages) {
+  std::int64_t at_byte = 0;
+  for (const auto& members : settings_.units) {
+    for (const std::size_t stage : members) unit_of_[stage] = units_.size();
+    model::UnitSpec spec = merged(stages, members);
+    comm::Communicator& holders = shared_base_ ? mesh_.node() : mesh_.shard();
+    at::Tensor whole;
+    if (shared_base_) {
+      const std::int64_t elements = layout_of(spec, false, holders.size()).full_elements();
+      whole = at::from_blob(shared_base_->bytes().data() + at_byte, {elements}, at::dtype(settings_.base_type));
+      at_byte += aligned(elements * width_of(settings_.base_type));
+    }
+    FlatShard frozen(spec, false, settings_.base_type, holders.rank(), holders.size(), whole);
+    FlatShard trained(spec, true, at::kFloat, mesh_.shard().rank(), mesh_.shard().size());
+    units_.push_back(std::make_unique<Unit>(std::move(spec), members, std::move(frozen), std::move(trained)));
+  }
+}
+
+void ShardedModel::choose_pools() {
+  const std::size_t head = stages_.size() - 1;
+  for (auto& unit : units_) {
+    const bool table_only = unit->stages == std::vector<std::size_t>{0}, head_only = unit->stages == std::vector{head};
+    if (table_only) unit->pool = 1;
+    else if (head_only) unit->pool = borrower_ ? 2 : 1;
+  }
+}
+
+std::size_t ShardedModel::layer_buffers() const {
+  const auto count = static_cast<std::size_t>(
+      std::count_if(units_.begin(), units_.end(), [](const auto& unit) { return unit->pool == 0; }));
+  const Policy& policy = settings_.policy;
+  if (policy.reshard == Reshard::kAfterBackward) return count;
+  const bool ahead = policy.forward_prefetch || policy.backward_prefetch == BackwardPrefetch::kPre;
+  return std::min<std::size_t>(count, ahead ? 2 : 1);
+}
+
+void ShardedModel::make_buffers() {
+  const bool alone = mesh_.shard().size() == 1;
+  std::array<std::int64_t, 3> bytes{}, trained_elements{};
+  for (auto& unit : units_) {
+    const std::int64_t trained = unit->trained.layout().full_elements();
+    if (settings_.trained_type != at::kFloat)
+      unit->cast = at::empty({unit->trained.layout().shard_elements()}, settings_.trained_type);
+    if (!alone) {
+      unit->trained_bytes = aligned(trained * width_of(settings_.trained_type));
+      if (!shared_base_)
+        unit->frozen_bytes = aligned(unit->frozen.layout().full_elements() * width_of(settings_.base_type));
+    }
+    bytes[unit->pool] = std::max(bytes[unit->pool], unit->frozen_bytes + unit->trained_bytes);
+    trained_elements[unit->pool] = std::max(trained_elements[unit->pool], trained);
+  }
+  for (std::size_t p = 0; p < pools_.size(); ++p) {
+    gradient_buffers_[p] = at::empty({trained_elements[p]}, at::kFloat);
+    const std::size_t count = bytes[p] == 0 ? 0 : p == 0 ? layer_buffers() : 1;
+    for (std::size_t i = 0; i < count; ++i) pools_[p].buffers.push_back(at::empty({bytes[p]}, at::kByte));
+    pools_[p].occupants.resize(count);
+  }
+  // One rank alone sends nothing.
+  if (alone) return;
+  const std::int64_t largest = *std::max_element(trained_elements.begin(), trained_elements.end());
+  receive_buffer_ = at::empty({largest}, settings_.reduce_type);
+  if (settings_.reduce_type != at::kFloat) send_buffer_ = at::empty({largest}, settings_.reduce_type);
+}
+
+void ShardedModel::base_loaded() {
+  if (shared_base_) shared_base_->fence();
+}
+
 const model::UnitSpec& ShardedModel::spec(std::size_t unit) const { return units_[unit]->spec; }
+const std::vector<std::size_t>& ShardedModel::stages_of(std::size_t unit) const { return units_[unit]->stages; }
 FlatShard& ShardedModel::frozen(std::size_t unit) { return units_[unit]->frozen; }
 FlatShard& ShardedModel::trained(std::size_t unit) { return units_[unit]->trained; }
-std::vector<at::Tensor>& ShardedModel::gradients(std::size_t unit) { return units_[unit]->tensors.gradients; }
+model::UnitTensors& ShardedModel::stage(std::size_t stage) { return stages_[stage]; }
 bool ShardedModel::is_gathered(std::size_t unit) const { return units_[unit]->state == State::kGathered; }
-
-at::Tensor ShardedModel::take_buffer(std::size_t unit) {
-  Pool& pool = pools_[units_[unit]->pool];
-  for (std::size_t i = 0; i < pool.buffers.size(); ++i)
-    if (!pool.occupants[i]) {
-      pool.occupants[i] = unit;
-      return pool.buffers[i];
-    }
-  fail(ErrorClass::kInternal, "unit {} wants a gather buffer, but all {} are taken (the first by unit {})", unit,
-       pool.buffers.size(), *pool.occupants[0]);
-}
-
-void ShardedModel::start_gather(std::size_t index) {
-  Unit& unit = *units_[index];
-  SHARDTUNE_CHECK(unit.state == State::kSharded, "unit {} is gathered twice", index);
-  unit.state = State::kGathering;
-  if (communicator_.size() == 1) {
-    if (!unit.frozen.empty()) unit.frozen.views(unit.frozen.local(), unit.spec, unit.tensors.weights);
-    if (!unit.trained.empty()) unit.trained.views(unit.trained.local(), unit.spec, unit.tensors.weights);
-    return;
-  }
-  const at::Tensor buffer = take_buffer(index);
-  std::int64_t at_byte = 0;
-  for (FlatShard* shard : {&unit.frozen, &unit.trained}) {
-    if (shard->empty()) continue;
-    const at::Tensor bytes = buffer.narrow(0, at_byte, shard->full_bytes());
-    unit.pending.push_back(communicator_.all_gather_start(ops::bytes_of(shard->local()), ops::bytes_of(bytes)));
-    shard->views(bytes.view(shard->local().scalar_type()), unit.spec, unit.tensors.weights);
-    at_byte += aligned(shard->full_bytes());
-  }
-}
-
-void ShardedModel::prefetch(std::size_t unit) {
-  if (units_[unit]->state == State::kSharded) start_gather(unit);
-}
-
-void ShardedModel::borrow(std::size_t index) {
-  Unit& unit = *units_[index];
-  if (!unit.borrows()) return;
-  const Unit& owner = *units_[0];
-  SHARDTUNE_CHECK(owner.state == State::kGathered, "unit {} borrows from unit 0, which is not gathered", index);
-  for (std::size_t slot = 0; slot < unit.spec.parameters.size(); ++slot)
-    if (unit.spec.parameters[slot].borrowed) unit.tensors.weights[slot] = owner.tensors.weights[0];
-}
-
-model::UnitTensors& ShardedModel::unshard(std::size_t index) {
-  prefetch(index);
-  Unit& unit = *units_[index];
-  for (auto& pending : unit.pending) pending->wait();
-  unit.pending.clear();
-  unit.state = State::kGathered;
-  borrow(index);
-  return unit.tensors;
-}
-
-void ShardedModel::reshard(std::size_t index) {
-  Unit& unit = *units_[index];
-  SHARDTUNE_CHECK(unit.state == State::kGathered, "unit {} is resharded but not gathered", index);
-  unit.state = State::kSharded;
-  for (auto& weight : unit.tensors.weights) weight.reset();
-  for (auto& occupant : pools_[unit.pool].occupants)
-    if (occupant == index) occupant.reset();
-}
-
-void ShardedModel::zero_gradients(std::size_t index) {
-  Unit& unit = *units_[index];
-  if (const std::int64_t elements = unit.trained.layout().full_elements(); elements > 0) {
-    at::Tensor full = gradient_buffers_[unit.pool].narrow(0, 0, elements);
-    full.zero_();
-    unit.trained.views(full, unit.spec, unit.tensors.gradients);
-  }
-  if (!unit.borrows()) return;
-  zero_gradients(0);
-  for (std::size_t slot = 0; slot < unit.spec.parameters.size(); ++slot)
-    if (unit.spec.parameters[slot].borrowed) unit.tensors.gradients[slot] = units_[0]->tensors.gradients[0];
-}
-
-void ShardedModel::reduce(std::size_t index, int use) {
-  Unit& unit = *units_[index];
-  for (auto& gradient : unit.tensors.gradients) gradient.reset();
-  const std::int64_t shard = unit.trained.layout().shard_elements();
-  if (shard == 0) return;
-  at::Tensor& sum = unit.sums.at(static_cast<std::size_t>(use));
-  if (!sum.defined()) sum = at::zeros({shard}, at::kDouble);
-  const at::Tensor full = gradient_buffers_[unit.pool].narrow(0, 0, unit.trained.layout().full_elements());
-  if (communicator_.size() == 1) {
-    add_fp32(sum, full.const_data_ptr<float>());
-    return;
-  }
-  at::Tensor received = receive_buffer_.narrow(0, 0, full.numel());
-  communicator_.exchange_start(ops::bytes_of(full), ops::bytes_of(received))->wait();
-  for (int rank = 0; rank < communicator_.size(); ++rank)
-    add_fp32(sum, received.const_data_ptr<float>() + rank * shard);
-}
-
-at::Tensor ShardedModel::reduced_gradient(std::size_t index) const {
-  const Unit& unit = *units_[index];
-  if (!unit.sums[1].defined()) {
-    SHARDTUNE_CHECK(unit.sums[0].defined(), "unit {} has no gradient in this step", index);
-    return unit.sums[0].to(at::kFloat);
-  }
-  return (unit.sums[0] + unit.sums[1]).to(at::kFloat);
-}
-
-std::vector<at::Tensor> ShardedModel::gather_trained(std::size_t index, const at::Tensor& local) {
-  const Unit& unit = *units_[index];
-  std::vector<at::Tensor> full(unit.spec.parameters.size());
-  if (unit.trained.empty()) return full;
-  const at::Tensor buffer = at::empty({unit.trained.layout().full_elements()}, local.options());
-  communicator_.all_gather_start(ops::bytes_of(local), ops::bytes_of(buffer))->wait();
-  unit.trained.views(buffer, unit.spec, full);
-  return full;
-}
-
-void ShardedModel::clear_gradient_sums() {
-  for (auto& unit : units_)
-    for (auto& sum : unit->sums)
-      if (sum.defined()) sum.zero_();
-}
 
 }  // namespace shardtune::fsdp

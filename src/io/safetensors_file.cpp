@@ -1,6 +1,5 @@
 #include <unistd.h>
 
-#include <ranges>
 #include <utility>
 
 #include "safetensors_header.h"
@@ -44,7 +43,9 @@ SafetensorsFile& SafetensorsFile::operator=(SafetensorsFile&& other) noexcept {
 const TensorInfo& SafetensorsFile::tensor(const std::string& name) const {
   const auto found = tensors_.find(name);
   if (found != tensors_.end()) return found->second;
-  const std::string near = nearest_name(name, std::views::keys(tensors_));
+  std::vector<std::string_view> names;  // std::views::keys of a map does not compile with clang 14 on GCC 12's library
+  for (const auto& entry : tensors_) names.push_back(entry.first);
+  const std::string near = nearest_name(name, names);
   fail(ErrorClass::kBadModel, "{}: no tensor {}{}", path_.string(), detail::in_quotes(name),
        near.empty() ? "" : fmt::format("; the nearest name is {}", detail::in_quotes(near)));
 }

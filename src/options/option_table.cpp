@@ -9,6 +9,7 @@ namespace {
 
 using adapters::AdapterOptions;
 using data::DataOptions;
+using fsdp::FsdpOptions;
 using model::ModelOptions;
 using optim::OptimOptions;
 using train::TrainOptions;
@@ -30,6 +31,10 @@ auto in_data(Value DataOptions::*value) {
 template <typename Value>
 auto in_adapter(Value AdapterOptions::*value) {
   return in(&RunOptions::adapter, value);
+}
+template <typename Value>
+auto in_fsdp(Value FsdpOptions::*value) {
+  return in(&RunOptions::fsdp, value);
 }
 template <typename Value>
 auto in_optim(Value OptimOptions::*value) {
@@ -146,6 +151,40 @@ Rows adapter_rows() {
   };
 }
 
+Rows sharding_rows() {
+  const std::string_view group = "Sharding";
+  return {
+      {"fsdp_version", group, "", IntegerRange{1, 2}, in_fsdp(&FsdpOptions::version),
+       "Whose names are used: 1 has fsdp_sharding_strategy, 2 has fsdp_reshard_after_forward. The engine is the same."},
+      elsewhere({"fsdp", "sharding_strategy"},
+                {"fsdp_sharding_strategy", group, "",
+                 Choices{{"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"}},
+                 in_fsdp(&FsdpOptions::sharding_strategy),
+                 "FULL_SHARD: weights are gathered for forward and again for backward. SHARD_GRAD_OP: they stay from "
+                 "forward to backward. HYBRID: shards inside a group, copies across groups. NO_SHARD: whole copies."}),
+      {"shard_group_size", group, "ranks", IntegerRange{0, 65'536}, in_fsdp(&FsdpOptions::shard_group_size),
+       "Ranks that hold one copy together under the HYBRID strategies; 0: those of a node."},
+      {"fsdp_reshard_after_forward", group, "", Text{"WHEN"}, in_fsdp(&FsdpOptions::reshard_after_forward),
+       "true: let weights go after forward; false: keep them to backward; a number: spread them over that many ranks. "
+       "Empty: as the strategy has it."},
+      {"fsdp_backward_prefetch", group, "", Choices{{"BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"}},
+       in_fsdp(&FsdpOptions::backward_prefetch),
+       "Fetch the next unit before (two gather buffers) or after (one) the gradients of this one."},
+      {"fsdp_forward_prefetch", group, "", Flag{}, in_fsdp(&FsdpOptions::forward_prefetch),
+       "Fetch the next unit while this one computes."},
+      {"fsdp_auto_wrap_policy", group, "", Choices{{"TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"}},
+       in_fsdp(&FsdpOptions::auto_wrap_policy), "What is gathered at once: one layer, layers up to a size, everything."},
+      only_with({"fsdp_auto_wrap_policy", {"SIZE_BASED_WRAP"}},
+                {"fsdp_min_num_params", group, "parameters", IntegerRange{1, 1'000'000'000'000},
+                 in_fsdp(&FsdpOptions::min_num_params), "Least size of a unit."}),
+      {"fsdp_transformer_layer_cls_to_wrap", group, "", Choices{{"LlamaDecoderLayer"}},
+       in_fsdp(&FsdpOptions::transformer_layer_cls_to_wrap), "The layer class; this program has one."},
+      {"share_base_on_node", group, "", Choices{{"auto", "true", "false"}}, in_fsdp(&FsdpOptions::share_base_on_node),
+       "One copy of the frozen base for the ranks of a node, in shared memory, which is then never gathered. auto: when "
+       "a shard group lies inside a node."},
+  };
+}
+
 Rows optimizer_rows() {
   const std::string_view group = "Optimizer";
   return {
@@ -183,6 +222,10 @@ Rows training_rows() {
                  in_train(&TrainOptions::per_device_train_batch_size), "Rows of one micro-batch on each rank."}),
       {"gradient_accumulation_steps", group, "micro-batches", IntegerRange{1, kMaxRows},
        in_train(&TrainOptions::gradient_accumulation_steps), "Micro-batches of each rank in one optimizer step."},
+      {"accumulation_order", group, "", Choices{{"micro_batch_first", "layer_first"}},
+       in_train(&TrainOptions::accumulation_order),
+       "layer_first: all micro-batches of a step pass through a unit before the next is gathered, so a unit is gathered "
+       "once a pass and step; their layer inputs are kept meanwhile. The numbers are the same."},
   };
 }
 
@@ -230,7 +273,7 @@ Rows output_rows() {
 const std::vector<OptionSpec>& option_table() {
   static const Rows table = [] {
     Rows all;
-    for (const auto rows : {general_rows, model_rows, data_rows, adapter_rows, optimizer_rows, training_rows,
+    for (const auto rows : {general_rows, model_rows, data_rows, adapter_rows, sharding_rows, optimizer_rows, training_rows,
                             evaluation_rows, output_rows}) {
       for (OptionSpec& row : rows()) all.push_back(std::move(row));
     }

@@ -58,8 +58,10 @@ std::string describe_trained(const Run& run) {
 
 void print_banner(const Run& run, const options::ParseResult& parsed) {
   std::string text = options::format_effective(parsed.effective);
-  text += fmt::format("ranks: {} over MPI, {} threads each; full sharding; base in {}\n", run.communicator->size(),
-                      at::get_num_threads(), run.base_type == at::kBFloat16 ? "bfloat16" : "float32");
+  text += fmt::format("ranks: {} over MPI, {} threads each; {} in groups of {}; base in {}{}\n", run.communicator->size(),
+                      at::get_num_threads(), run.options.fsdp.sharding_strategy, run.policy.shard_size,
+                      run.base_type == at::kBFloat16 ? "bfloat16" : "float32",
+                      run.shards->shares_base() ? ", shared by the ranks of a node" : "");
   text += fmt::format("model: {} layers, width {}, {} heads, {} key/value heads, vocabulary {}{}\n", run.config.layers,
                       run.config.hidden_size, run.config.heads, run.config.kv_heads, run.config.vocab_size,
                       run.config.tied_embeddings ? ", tied embeddings" : "");

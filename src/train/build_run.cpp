@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include "same_everywhere.h"
@@ -67,6 +68,30 @@ void make_model(Run& run, const std::set<std::string>& explicitly_set) {
   run.model = std::make_unique<model::LlamaModel>(run.config, factory, /*train_base=*/!run.lora);
 }
 
+/// Works the mesh out and cuts the model into units. Collective.
+fsdp::ShardSettings plan_sharding(Run& run) {
+  comm::Communicator& world = *run.communicator;
+  const std::unique_ptr<comm::Communicator> node = world.split_by_node();
+  fsdp::ShardSettings settings{.base_type = run.base_type};
+  comm::agree(world, [&] {
+    run.policy = fsdp::make_policy(run.options.fsdp, world.size(), node->size());
+    settings.policy = run.policy;
+    settings.units = fsdp::wrap(run.model->units(), run.options.fsdp);
+  });
+  run.mesh = std::make_unique<comm::Mesh>(world, run.policy.shard_size, run.policy.inner_size);
+  return settings;
+}
+
+/// Whether the frozen base lies in the node's shared memory; the same on all ranks. Collective.
+bool shares_base(Run& run) {
+  if (!run.lora || run.communicator->size() == 1 || run.options.fsdp.share_base_on_node == "false") return false;
+  if (run.options.fsdp.share_base_on_node == "true") return true;
+  // auto: where a node holds at least one whole copy anyway, and there is somebody to share it with.
+  int smallest = run.mesh->node().size();
+  for (const int ranks : run.communicator->gather_values(smallest)) smallest = std::min(smallest, ranks);
+  return smallest > 1 && smallest >= run.policy.shard_size;
+}
+
 }  // namespace
 
 std::int64_t total_step_count(const TrainOptions& options, std::int64_t steps_per_epoch) {
@@ -87,13 +112,21 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
     make_loaders(*run);
   });
   check_same_inputs(*run);
+  const fsdp::ShardSettings settings = plan_sharding(*run);
+  std::unique_ptr<comm::SharedMemory> base;
+  if (shares_base(*run))
+    base = run->mesh->node().allocate_shared(
+        fsdp::ShardedModel::base_bytes(run->model->units(), settings, run->mesh->node().size()));
   comm::agree(communicator, [&] {
-    run->shards = std::make_unique<fsdp::ShardedModel>(run->model->units(), run->base_type, communicator);
+    run->shards =
+        std::make_unique<fsdp::ShardedModel>(run->model->units(), settings, *run->mesh, std::move(base));
     load_weights(*run);
-    run->engine = std::make_unique<StepEngine>(*run->model, *run->shards,
-                                               StepSettings{.compute_type = run->base_type,
-                                                            .recompute = options.model.gradient_checkpointing,
-                                                            .seed = options.data.seed});
+  });
+  run->shards->base_loaded();
+  comm::agree(communicator, [&] {
+    StepSettings step{.compute_type = run->base_type, .seed = options.data.seed};
+    step.keep_layers.assign(run->model->layers(), !options.model.gradient_checkpointing);
+    run->engine = std::make_unique<StepEngine>(*run->model, *run->shards, run->policy, step);
     run->optimizer = std::make_unique<optim::AdamW>(options.optim, *run->shards);
   });
   return run;

@@ -13,128 +13,138 @@ at::Tensor ids_tensor(const std::vector<std::int32_t>& ids) {
 
 }  // namespace
 
-StepEngine::StepEngine(const model::LlamaModel& model, fsdp::ShardedModel& shards, const StepSettings& settings)
-    : model_(model), shards_(shards), settings_(settings), rotary_(model.config(), settings.compute_type) {}
+StepEngine::StepEngine(const model::LlamaModel& model, fsdp::ShardedModel& shards, const fsdp::Policy& policy,
+                       const StepSettings& settings)
+    : model_(model), shards_(shards), schedule_(shards, policy, model.config().tied_embeddings), settings_(settings),
+      rotary_(model.config(), settings.compute_type) {}
 
-model::StepContext StepEngine::make_context(const data::MicroBatch& batch, std::int64_t step, bool training) {
-  model::StepContext context;
-  context.training = training;
-  context.seed = settings_.seed;
-  context.step = static_cast<std::uint32_t>(step);
-  context.segments = batch.segments;
-  context.samples = batch.samples;
-  context.document_positions = batch.document_positions;
-  rotary_.lookup(batch.positions, context);
-  return context;
+StepEngine::Walk StepEngine::make_walk(const data::MicroBatch& batch, std::int64_t step, bool training) {
+  Walk walk;
+  walk.batch = &batch;
+  walk.saved.resize(training ? model_.layers() : 0);
+  walk.context.training = training;
+  walk.context.seed = settings_.seed;
+  walk.context.step = static_cast<std::uint32_t>(step);
+  walk.context.segments = batch.segments;
+  walk.context.samples = batch.samples;
+  walk.context.document_positions = batch.document_positions;
+  rotary_.lookup(batch.positions, walk.context);
+  walk.ids = ids_tensor(batch.ids);
+  return walk;
 }
 
-void StepEngine::prefetch_head() {
-  if (model_.config().tied_embeddings) shards_.prefetch(0);
-  shards_.prefetch(model_.head_unit());
-}
-
-model::UnitTensors& StepEngine::unshard_head() {
-  if (model_.config().tied_embeddings) shards_.unshard(0);
-  return shards_.unshard(model_.head_unit());
-}
-
-void StepEngine::reshard_head() {
-  if (model_.config().tied_embeddings) shards_.reshard(0);
-  shards_.reshard(model_.head_unit());
-}
-
-at::Tensor StepEngine::run_layers(const data::MicroBatch& batch, const model::StepContext& context,
-                                  std::vector<model::LayerSaved>* saved) {
-  const bool work = !batch.empty();
-  const std::size_t layers = model_.layers();
-  at::Tensor x;
-  shards_.prefetch(0);
-  const model::UnitTensors& table = shards_.unshard(0);
-  shards_.prefetch(1);
-  if (work) x = model_.embed(ids_tensor(batch.ids), table, settings_.compute_type);
-  shards_.reshard(0);
-  for (std::size_t i = 0; i < layers; ++i) {
-    const std::size_t unit = i + 1;
-    const model::UnitTensors& tensors = shards_.unshard(unit);
-    if (i + 1 < layers) shards_.prefetch(unit + 1);
-    else prefetch_head();
-    if (work) {
-      model::LayerSaved* keep = saved && !settings_.recompute ? &(*saved)[i] : nullptr;
-      if (saved) (*saved)[i].input = x;
-      x = model_.layer(i).forward(x, tensors, context, keep);
+void StepEngine::forward_unit(std::size_t unit, Walk& walk, bool training) {
+  if (walk.batch->empty()) return;
+  for (const std::size_t stage : shards_.stages_of(unit)) {
+    if (is_head(stage)) return;
+    const model::UnitTensors& tensors = shards_.stage(stage);
+    if (stage == 0) {
+      walk.x = model_.embed(walk.ids, tensors, settings_.compute_type);
+      continue;
     }
-    const bool needed_next = saved && i + 1 == layers;  // backward begins with the last layer
-    if (!needed_next) shards_.reshard(unit);
+    const std::size_t layer = stage - 1;
+    if (training) walk.saved[layer].input = walk.x;
+    walk.x = model_.layer(layer).forward(walk.x, tensors, walk.context,
+                                         training && keeps(layer) ? &walk.saved[layer] : nullptr);
   }
-  return x;
 }
 
-at::Tensor StepEngine::layer_backward(std::size_t unit, const at::Tensor& gradient, model::LayerSaved saved,
-                                      const model::StepContext& context) {
-  model::UnitTensors& tensors = shards_.unshard(unit);
-  if (unit > 1) shards_.prefetch(unit - 1);  // BACKWARD_PRE
+void StepEngine::backward_stage(std::size_t stage, Walk& walk) {
+  model::UnitTensors& tensors = shards_.stage(stage);
+  if (stage == 0) {
+    at::Tensor& table = tensors.gradients[model::LlamaModel::kEmbeddingSlot];
+    if (table.defined()) ops::add_embedding_gradient(table, walk.gradient, walk.ids);
+    return;
+  }
+  const model::DecoderLayer& layer = model_.layer(stage - 1);
+  model::LayerSaved saved = std::move(walk.saved[stage - 1]);
+  if (!keeps(stage - 1)) {
+    const at::Tensor input = saved.input;
+    layer.forward(input, tensors, walk.context, &saved);
+  }
+  walk.gradient = layer.backward(walk.gradient, std::move(saved), tensors, walk.context);
+}
+
+void StepEngine::backward_unit(std::size_t unit, Walk& walk) {
   shards_.zero_gradients(unit);
-  at::Tensor result;
-  if (gradient.defined()) {
-    const model::DecoderLayer& layer = model_.layer(unit - 1);
-    if (settings_.recompute) {
-      const at::Tensor input = saved.input;
-      layer.forward(input, tensors, context, &saved);
-    }
-    result = layer.backward(gradient, std::move(saved), tensors, context);
+  if (!walk.batch->empty()) {
+    const auto& stages = shards_.stages_of(unit);
+    for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage) backward_stage(*stage, walk);
   }
   shards_.reduce(unit);
-  shards_.reshard(unit);
-  return result;
 }
 
-void StepEngine::embedding_backward(const data::MicroBatch& batch, const at::Tensor& gradient) {
-  if (shards_.trained(0).empty()) return;
-  // The table itself is not needed here, only room for its gradient.
-  shards_.zero_gradients(0);
-  if (gradient.defined())
-    ops::add_embedding_gradient(shards_.gradients(0)[model::LlamaModel::kEmbeddingSlot], gradient,
-                                ids_tensor(batch.ids));
-  shards_.reduce(0);
+void StepEngine::turn(Walk& walk, double scale) {
+  const std::size_t unit = shards_.units() - 1;
+  const bool table_apart = model_.config().tied_embeddings && shards_.unit_of(0) != unit;
+  forward_unit(unit, walk, /*training=*/true);
+  shards_.zero_gradients(unit);
+  if (!walk.batch->empty()) {
+    const auto loss = model_.loss(walk.x, walk.batch->targets, shards_.stage(model_.head_unit()), walk.context, scale,
+                                  /*want_gradient=*/true);
+    walk.loss = loss.loss_sum;
+    walk.gradient = loss.gradient;
+    walk.x.reset();
+    const auto& stages = shards_.stages_of(unit);
+    for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage)
+      if (!is_head(*stage)) backward_stage(*stage, walk);
+  }
+  shards_.reduce(unit);
+  if (table_apart) shards_.reduce(shards_.unit_of(0), /*use=*/1);
 }
 
-double StepEngine::forward_backward(const data::MicroBatch& batch, std::int64_t step, double scale) {
-  const model::StepContext context = make_context(batch, step, /*training=*/true);
-  std::vector<model::LayerSaved> saved(model_.layers());
-  const at::Tensor x = run_layers(batch, context, &saved);
+std::vector<double> StepEngine::forward_backward(std::span<const data::MicroBatch> batches, std::int64_t step,
+                                                 double scale) {
+  std::vector<Walk> walks;
+  for (const data::MicroBatch& batch : batches) walks.push_back(make_walk(batch, step, /*training=*/true));
+  const std::size_t last = shards_.units() - 1;
 
-  const std::size_t head = model_.head_unit();
-  model::UnitTensors& tensors = unshard_head();
-  shards_.zero_gradients(head);
-  model::LlamaModel::LossResult loss;
-  if (!batch.empty()) loss = model_.loss(x, batch.targets, tensors, context, scale, /*want_gradient=*/true);
-  shards_.reduce(head);
-  if (model_.config().tied_embeddings) shards_.reduce(0, /*use=*/1);
-  reshard_head();
+  for (std::size_t unit = 0; unit < last; ++unit) {
+    schedule_.enter_forward(unit);
+    for (Walk& walk : walks) forward_unit(unit, walk, /*training=*/true);
+    schedule_.leave_forward(unit, /*training=*/true);
+  }
+  schedule_.enter_turn();
+  for (Walk& walk : walks) turn(walk, scale);
+  schedule_.leave_turn();
+  for (std::size_t unit = last; unit-- > 0;) {
+    schedule_.enter_backward(unit);
+    for (Walk& walk : walks) backward_unit(unit, walk);
+    schedule_.leave_backward(unit);
+  }
 
-  at::Tensor gradient = std::move(loss.gradient);
-  for (std::size_t unit = model_.layers(); unit >= 1; --unit)
-    gradient = layer_backward(unit, gradient, std::move(saved[unit - 1]), context);
-  embedding_backward(batch, gradient);
-  return loss.loss_sum;
+  std::vector<double> losses;
+  for (const Walk& walk : walks) losses.push_back(walk.loss);
+  return losses;
+}
+
+template <typename F>
+void StepEngine::walk_forward(Walk& walk, F at_head) {
+  const std::size_t last = shards_.units() - 1;
+  for (std::size_t unit = 0; unit < last; ++unit) {
+    schedule_.enter_forward(unit);
+    forward_unit(unit, walk, /*training=*/false);
+    schedule_.leave_forward(unit, /*training=*/false);
+  }
+  schedule_.enter_turn();
+  forward_unit(last, walk, /*training=*/false);
+  if (!walk.batch->empty()) at_head(shards_.stage(model_.head_unit()));
+  schedule_.leave_turn();
 }
 
 double StepEngine::evaluate(const data::MicroBatch& batch) {
-  const model::StepContext context = make_context(batch, 0, /*training=*/false);
-  const at::Tensor x = run_layers(batch, context, nullptr);
-  model::UnitTensors& tensors = unshard_head();
-  double sum = 0;
-  if (!batch.empty()) sum = model_.loss(x, batch.targets, tensors, context, 1.0, /*want_gradient=*/false).loss_sum;
-  reshard_head();
-  return sum;
+  Walk walk = make_walk(batch, 0, /*training=*/false);
+  walk_forward(walk, [&](model::UnitTensors& head) {
+    walk.loss =
+        model_.loss(walk.x, walk.batch->targets, head, walk.context, 1.0, /*want_gradient=*/false).loss_sum;
+  });
+  return walk.loss;
 }
 
 at::Tensor StepEngine::logits(const data::MicroBatch& batch) {
-  const model::StepContext context = make_context(batch, 0, /*training=*/false);
-  const at::Tensor x = run_layers(batch, context, nullptr);
-  const model::UnitTensors& tensors = unshard_head();
-  const at::Tensor result = batch.empty() ? at::Tensor() : model_.logits(x, tensors);
-  reshard_head();
+  Walk walk = make_walk(batch, 0, /*training=*/false);
+  at::Tensor result;
+  walk_forward(walk, [&](const model::UnitTensors& head) { result = model_.logits(walk.x, head); });
   return result;
 }
 

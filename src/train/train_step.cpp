@@ -52,6 +52,18 @@ double sum_losses(comm::Communicator& communicator, const std::vector<double>& l
   return sum;
 }
 
+/// Loss sums of the micro-batches, run through the model one by one or together.
+std::vector<double> forward_backward(Run& run, std::span<const data::MicroBatch> batches, std::int64_t step,
+                                     double scale) {
+  if (run.options.train.accumulation_order == "layer_first")
+    return run.engine->forward_backward(batches, step, scale);
+  std::vector<double> losses;
+  for (const data::MicroBatch& batch : batches)
+    losses.push_back(run.engine->forward_backward({&batch, 1}, step, scale).front());
+  return losses;
+}
+
+/// Over the shard group: its ranks hold every gradient once.
 double global_norm(comm::Communicator& communicator, const std::vector<at::Tensor>& gradients) {
   double sum = 0;
   for (const double part : communicator.gather_values(optim::local_squared_norm(gradients))) sum += part;
@@ -78,15 +90,14 @@ StepResult train_step(Run& run, const data::LoaderPosition& position, std::int64
 
   StepResult result{.targets = counts.targets, .tokens = counts.tokens};
   run.shards->clear_gradient_sums();
-  std::vector<double> losses;
-  for (const data::MicroBatch& batch : batches)
-    losses.push_back(run.engine->forward_backward(batch, step, 1.0 / static_cast<double>(counts.targets)));
+  const std::vector<double> losses = forward_backward(run, batches, step, 1.0 / static_cast<double>(counts.targets));
+  run.shards->reduce_over_replicas();
   result.loss = sum_losses(*run.communicator, losses) / static_cast<double>(counts.targets);
 
   std::vector<at::Tensor> gradients(run.shards->units());
   for (std::size_t unit = 0; unit < gradients.size(); ++unit)
     if (!run.shards->trained(unit).empty()) gradients[unit] = run.shards->reduced_gradient(unit);
-  result.grad_norm = global_norm(*run.communicator, gradients);
+  result.grad_norm = global_norm(run.mesh->shard(), gradients);
   check_finite(result.loss, "the loss", step);
   check_finite(result.grad_norm, "the gradient norm", step);
 

@@ -149,7 +149,7 @@ std::vector<double> copies_with_dropout(const std::filesystem::path& rows, std::
   for (std::size_t row = 0; row < 4; ++row) {
     const bool own = static_cast<int>(row) % world().size() == world().rank();
     const auto batch = own ? data::collate(run->train_rows, {static_cast<std::int64_t>(row)}) : data::MicroBatch{};
-    mine[row] = run->engine->forward_backward(batch, 0, 1.0);
+    mine[row] = run->engine->forward_backward({&batch, 1}, 0, 1.0).front();
   }
   std::vector<double> all(4 * static_cast<std::size_t>(world().size()));
   world().gather_control(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)));

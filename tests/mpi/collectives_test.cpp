@@ -45,15 +45,16 @@ TEST_P(Collectives, OfOneMicroBatch) {
     write_rows(scratch / "rows.jsonl", batches["train.input_ids"].view({80, 48}),
                batches["train.labels"].view({80, 48}));
   });
-  const auto run =
-      train::build_run(plain_options(data_folder() / "models" / GetParam(), scratch / "rows.jsonl"), world());
+  options::RunOptions options = plain_options(data_folder() / "models" / GetParam(), scratch / "rows.jsonl");
+  options.fsdp.share_base_on_node = "false";
+  const auto run = train::build_run(options, world());
   const auto batch = data::collate(run->train_rows, {world().rank()});
   const std::int64_t layers = run->config.layers;
   const bool tied = run->config.tied_embeddings;
   const Sizes s = sizes_of(run->config, 8);
 
   world().reset_counts();
-  run->engine->forward_backward(batch, 0, 1.0);
+  run->engine->forward_backward({&batch, 1}, 0, 1.0);
   comm::Counts expected;
   if (ranks > 1) {
     const auto layer_passes = static_cast<std::uint64_t>(2 * layers - 1);
@@ -67,7 +68,8 @@ TEST_P(Collectives, OfOneMicroBatch) {
 
   // A rank without rows takes part in the same collectives.
   world().reset_counts();
-  run->engine->forward_backward(world().rank() == 0 ? batch : data::MicroBatch{}, 0, 1.0);
+  const data::MicroBatch none;
+  run->engine->forward_backward({world().rank() == 0 ? &batch : &none, 1}, 0, 1.0);
   EXPECT_EQ(world().counts(), expected);
 
   // Evaluation: forward only.

@@ -52,12 +52,14 @@ void expect_full(const fsdp::ShardedModel& model, std::size_t unit, const model:
 
 TEST(ShardedModel, GathersWhatWasSharded) {
   for (const bool tied : {false, true}) {
-    fsdp::ShardedModel model(odd_units(tied), at::kFloat, world());
+    comm::Mesh mesh(world());
+    fsdp::ShardedModel model(odd_units(tied), {}, mesh);
     fill(model);
     for (std::size_t unit = 0; unit < model.units(); ++unit) {
       if (tied && unit == 3) model.unshard(0);
       model.prefetch(unit);
-      expect_full(model, unit, model.unshard(unit));
+      model.unshard(unit);
+      expect_full(model, unit, model.stage(unit));
       EXPECT_TRUE(model.is_gathered(unit));
       model.reshard(unit);
       if (tied && unit == 3) model.reshard(0);
@@ -68,7 +70,8 @@ TEST(ShardedModel, GathersWhatWasSharded) {
 TEST(ShardedModel, TwoLayersMayBeGatheredAndNoMore) {
   std::vector<UnitSpec> units(5);
   for (auto& unit : units) unit.add({.name = "w", .shape = {4}});
-  fsdp::ShardedModel model(units, at::kFloat, world());
+  comm::Mesh mesh(world());
+  fsdp::ShardedModel model(units, {}, mesh);
   model.unshard(1);
   model.unshard(2);
   if (world().size() > 1) {
@@ -79,14 +82,15 @@ TEST(ShardedModel, TwoLayersMayBeGatheredAndNoMore) {
 }
 
 TEST(ShardedModel, ReducesInRankOrderOverAllRanks) {
-  fsdp::ShardedModel model(odd_units(true), at::kFloat, world());
+  comm::Mesh mesh(world());
+  fsdp::ShardedModel model(odd_units(true), {}, mesh);
   const auto rank_sum = static_cast<float>(world().size() * (world().size() + 1) / 2);
   model.clear_gradient_sums();
   for (int micro_batch = 0; micro_batch < 2; ++micro_batch) {
     model.zero_gradients(1);
     for (const std::size_t slot : {1u, 2u})
-      model.gradients(1)[slot].fill_(static_cast<float>(world().rank() + 1) * 0.5f);
-    EXPECT_FALSE(model.gradients(1)[0].defined());
+      model.stage(1).gradients[slot].fill_(static_cast<float>(world().rank() + 1) * 0.5f);
+    EXPECT_FALSE(model.stage(1).gradients[0].defined());
     model.reduce(1);
   }
   const at::Tensor sums = model.reduced_gradient(1);
@@ -96,15 +100,16 @@ TEST(ShardedModel, ReducesInRankOrderOverAllRanks) {
 }
 
 TEST(ShardedModel, TiedTableAddsItsTwoUses) {
-  fsdp::ShardedModel model(odd_units(true), at::kFloat, world());
+  comm::Mesh mesh(world());
+  fsdp::ShardedModel model(odd_units(true), {}, mesh);
   model.zero_gradients(3);
-  ASSERT_TRUE(model.gradients(3)[1].defined());
-  model.gradients(3)[1].fill_(1.0f);
-  model.gradients(3)[0].fill_(8.0f);
+  ASSERT_TRUE(model.stage(3).gradients[1].defined());
+  model.stage(3).gradients[1].fill_(1.0f);
+  model.stage(3).gradients[0].fill_(8.0f);
   model.reduce(3);
   model.reduce(0, 1);
   model.zero_gradients(0);
-  model.gradients(0)[0].fill_(2.0f);
+  model.stage(0).gradients[0].fill_(2.0f);
   model.reduce(0, 0);
   const auto ranks = static_cast<float>(world().size());
   model.trained(0).for_each_range_of(model.reduced_gradient(0),

@@ -28,6 +28,16 @@ struct Counts {
   std::uint64_t control = 0;  ///< small gathers of scalars and verdicts, broadcasts, barriers
 
   friend bool operator==(const Counts&, const Counts&) = default;
+  Counts& operator+=(const Counts& other);
+};
+
+/// Memory of one node that several ranks map: what one writes the others read after fence().
+class SharedMemory {
+ public:
+  virtual ~SharedMemory() = default;
+  virtual std::span<std::byte> bytes() = 0;
+  /// Everything written before is visible to all ranks after. Collective over the communicator that made it.
+  virtual void fence() = 0;
 };
 
 /// The collectives of a step. Every function is collective: all ranks call the same ones in the same order with the same
@@ -47,6 +57,13 @@ class Communicator {
   virtual void barrier() = 0;
   /// Small blocking gather for scalars and verdicts.
   virtual void gather_control(std::span<const std::byte> local, std::span<std::byte> full) = 0;
+
+  /// A communicator of the ranks that give the same color, in the order of this one. Collective.
+  virtual std::unique_ptr<Communicator> split(int color) = 0;
+  /// A communicator of the ranks of this one that run on the same node. Collective.
+  virtual std::unique_ptr<Communicator> split_by_node() = 0;
+  /// Zeroed memory for all ranks, which must run on one node. Error(kOutOfMemory) when there is none. Collective.
+  virtual std::unique_ptr<SharedMemory> allocate_shared(std::uint64_t bytes) = 0;
 
   virtual const Counts& counts() const = 0;
   virtual void reset_counts() = 0;

@@ -13,18 +13,24 @@ namespace shardtune::fsdp {
 /// Granules in elements: dense frozen tensors may be cut anywhere, trained ones at the 8-bit optimizer's block.
 constexpr std::int64_t kFrozenGranule = 1, kTrainedGranule = 256;
 
+/// The layout of one kind (frozen or trained) of a unit's parameters over `ranks`.
+ShardLayout layout_of(const model::UnitSpec& unit, bool trained, std::int64_t ranks);
+
 /// This rank's share of one kind (frozen or trained) of a unit's parameters. Frozen: in the base's type. Trained: fp32 masters
 /// with fp64 sums of gradients.
 class FlatShard {
  public:
-  /// Takes the unit's parameters that are trainable (or not) and not borrowed.
-  FlatShard(const model::UnitSpec& unit, bool trained, at::ScalarType type, std::int64_t rank, std::int64_t ranks);
+  /// Takes the unit's parameters that are trainable (or not) and not borrowed. `whole`, when defined, is memory for all ranks'
+  /// shards [full_elements] that the ranks have in common: local() is then a part of it.
+  FlatShard(const model::UnitSpec& unit, bool trained, at::ScalarType type, std::int64_t rank, std::int64_t ranks,
+            const at::Tensor& whole = {});
 
   bool empty() const { return layout_.tensors() == 0; }
   const ShardLayout& layout() const { return layout_; }
   at::Tensor& local() { return local_; }
   const at::Tensor& local() const { return local_; }
-  std::int64_t full_bytes() const { return layout_.full_elements() * static_cast<std::int64_t>(local_.element_size()); }
+  /// All ranks' shards when they lie in shared memory; undefined otherwise.
+  const at::Tensor& whole() const { return whole_; }
   /// Slot in the unit of the i-th tensor of this shard.
   std::size_t slot(std::size_t tensor) const { return slots_[tensor]; }
 
@@ -42,7 +48,7 @@ class FlatShard {
   std::vector<std::size_t> slots_;
   ShardLayout layout_;
   std::vector<TensorRange> ranges_;
-  at::Tensor local_;
+  at::Tensor whole_, local_;
 };
 
 }  // namespace shardtune::fsdp

@@ -4,48 +4,69 @@
 #include <optional>
 #include <vector>
 
-#include "shardtune/comm/communicator.h"
+#include "shardtune/comm/mesh.h"
 #include "shardtune/fsdp/flat_shard.h"
+#include "shardtune/fsdp/policy.h"
 #include "shardtune/model/parameters.h"
 
 namespace shardtune::fsdp {
 
-/// Full sharding: every rank keeps 1/W of each unit, gathers a unit when it is needed and lets it go afterwards. The verbs of a
-/// unit's life are prefetch -> unshard -> reshard, and in backward zero_gradients -> reduce. All of them are collective and
-/// must be called in the same order on all ranks. Gather buffers are allocated once: two for the layers, one for embedding and
-/// head, which are never needed together unless tied.
-///
-/// The engine moves flat bytes; it knows neither LoRA nor attention.
+struct ShardSettings {
+  Policy policy{};
+  std::vector<std::vector<std::size_t>> units{};  ///< stages of each unit (see wrap()); empty: one each
+  at::ScalarType base_type = at::kFloat;  ///< storage of frozen parameters
+  at::ScalarType trained_type = at::kFloat;  ///< in which trained parameters are gathered and used; masters are fp32
+  at::ScalarType reduce_type = at::kFloat;  ///< in which gradients travel; sums are fp64
+};
+
+/// Every rank keeps a part of each unit, gathers the unit when it is needed and lets it go afterwards. A unit holds one or more
+/// stages of the model (embedding, layers, head). The verbs of a unit's life are prefetch -> unshard -> reshard, and in backward
+/// zero_gradients -> reduce. All of them are collective and must be called in the same order on all ranks. Gather buffers are
+/// allocated once. The engine moves flat bytes; it knows neither LoRA nor attention.
 class ShardedModel {
  public:
-  /// `base_type`: storage of frozen parameters. `model_units` is copied.
-  ShardedModel(std::vector<model::UnitSpec> model_units, at::ScalarType base_type, comm::Communicator& communicator);
+  /// `stages` is copied. `shared_base`: memory of base_bytes() that this node's ranks have in common; frozen parameters then lie
+  /// there once, are cut over the node's ranks for loading, and are never gathered.
+  ShardedModel(std::vector<model::UnitSpec> stages, const ShardSettings& settings, comm::Mesh& mesh,
+               std::unique_ptr<comm::SharedMemory> shared_base = nullptr);
   ~ShardedModel();
   ShardedModel(const ShardedModel&) = delete;
   ShardedModel& operator=(const ShardedModel&) = delete;
 
+  /// Bytes of shared memory for all frozen parameters, cut over `ranks`.
+  static std::uint64_t base_bytes(const std::vector<model::UnitSpec>& stages, const ShardSettings& settings, int ranks);
+  /// To be called when every rank has filled its frozen shards. Collective.
+  void base_loaded();
+
   std::size_t units() const { return units_.size(); }
+  std::size_t unit_of(std::size_t stage) const { return unit_of_[stage]; }
+  const std::vector<std::size_t>& stages_of(std::size_t unit) const;
+  /// The unit's parameters: those of its stages in order.
   const model::UnitSpec& spec(std::size_t unit) const;
   FlatShard& frozen(std::size_t unit);
   FlatShard& trained(std::size_t unit);
+  bool shares_base() const { return shared_base_ != nullptr; }
 
   /// Starts gathering a unit; does nothing when it is gathered or under way.
   void prefetch(std::size_t unit);
-  /// Full tensors of the unit, gathered now unless prefetched. A unit with a borrowed slot sees the owner's tensor: the owner
-  /// (unit 0) must be unsharded as well.
-  model::UnitTensors& unshard(std::size_t unit);
+  /// Gathers the unit now unless prefetched. The stages' tensors are then in stage().
+  void unshard(std::size_t unit);
+  /// The tensors of a stage of a gathered unit. A borrowed slot holds the owner's tensor: the owner's unit must be gathered too.
+  model::UnitTensors& stage(std::size_t stage);
   /// Lets the unit's full tensors go; its buffer may be reused at once.
   void reshard(std::size_t unit);
+  /// The same, but this rank's part of the inner group is kept, and the next gather of the unit is over that group only.
+  void reshard_to_inner(std::size_t unit);
   bool is_gathered(std::size_t unit) const;
 
   /// Gives the unit's trainable slots zeroed full fp32 gradient buffers. A borrowed slot gets the owner's: the head of a tied
-  /// model is followed by reduce(head) and reduce(0, 1).
+  /// model is followed by reduce(head) and reduce(owner, 1).
   void zero_gradients(std::size_t unit);
-  /// Full gradient views of the unit while it is in backward.
-  std::vector<at::Tensor>& gradients(std::size_t unit);
-  /// Sends every rank its part of the gradients and adds the parts in rank order to the fp64 sums of use `use` (0, or 1 for
-  /// a tied table used by the head). Releases the gradient views.
+  /// Sends every rank of the shard group its part of the gradients and adds the parts in rank order to the fp64 sums of use
+  /// `use` (0, or 1 for a tied table used by the head of another unit). Releases the gradient views.
   void reduce(std::size_t unit, int use = 0);
+  /// Adds the sums of the replicate groups up, once per step. Nothing with one group.
+  void reduce_over_replicas();
 
   /// Sums of the gradients of this step: the uses added and rounded once to fp32, laid out like trained(unit).local().
   at::Tensor reduced_gradient(std::size_t unit) const;
@@ -66,16 +87,29 @@ class ShardedModel {
     std::vector<std::optional<std::size_t>> occupants;
   };
 
-  void make_pools();
+  void make_units(const std::vector<model::UnitSpec>& stages);
+  void choose_pools();
+  void make_buffers();
+  std::size_t layer_buffers() const;
   at::Tensor take_buffer(std::size_t unit);
   void start_gather(std::size_t unit);
-  void borrow(std::size_t unit);
+  void gather_part(Unit& unit, FlatShard& shard, at::Tensor local, const at::Tensor& into);
+  void hand_out(const Unit& unit);
+  void borrow_weight();
 
+  comm::Mesh& mesh_;
+  ShardSettings settings_;
+  std::unique_ptr<comm::SharedMemory> shared_base_;
   std::vector<std::unique_ptr<Unit>> units_;
-  comm::Communicator& communicator_;
-  std::array<Pool, 3> pools_;  ///< layers; embedding and untied head; norm of a tied head
+  std::vector<std::size_t> unit_of_;  ///< by stage
+  std::vector<model::UnitTensors> stages_;
+  struct Place {
+    std::size_t stage = 0, slot = 0;
+  };
+  std::optional<Place> borrower_;  ///< what is borrowed from stage 0's first slot
+  std::array<Pool, 3> pools_;  ///< units with layers; embedding and untied head; norm of a tied head
   std::array<at::Tensor, 3> gradient_buffers_;  ///< fp32 full gradients of one unit per pool
-  at::Tensor receive_buffer_;  ///< what the other ranks sent of theirs
+  at::Tensor send_buffer_, receive_buffer_;  ///< gradients in reduce_type on their way
 };
 
 }  // namespace shardtune::fsdp

@@ -4,6 +4,7 @@
 
 #include "shardtune/adapters/options.h"
 #include "shardtune/data/options.h"
+#include "shardtune/fsdp/options.h"
 #include "shardtune/model/options.h"
 #include "shardtune/optim/options.h"
 #include "shardtune/train/options.h"
@@ -17,6 +18,7 @@ struct RunOptions {
   model::ModelOptions model;
   data::DataOptions data;
   adapters::AdapterOptions adapter;
+  fsdp::FsdpOptions fsdp;
   optim::OptimOptions optim;
   train::TrainOptions train;
 };

@@ -12,6 +12,7 @@ struct TrainOptions {
   std::int64_t per_device_train_batch_size = 8;
   std::int64_t per_device_eval_batch_size = 8;
   std::int64_t gradient_accumulation_steps = 1;
+  std::string accumulation_order = "micro_batch_first";  ///< micro_batch_first | layer_first
   std::int64_t logging_steps = 10;
   std::string eval_strategy = "no";  ///< no | steps | epoch
   std::int64_t eval_steps = 0;  ///< 0: as logging_steps

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "shardtune/adapters/lora.h"
-#include "shardtune/comm/communicator.h"
+#include "shardtune/comm/mesh.h"
 #include "shardtune/data/loader.h"
 #include "shardtune/data/rows.h"
 #include "shardtune/data/tokenizer.h"
@@ -22,6 +22,8 @@ namespace shardtune::train {
 struct Run {
   options::RunOptions options;
   comm::Communicator* communicator = nullptr;
+  std::unique_ptr<comm::Mesh> mesh;
+  fsdp::Policy policy;
   model::ModelConfig config;
   std::optional<adapters::LoraConfig> lora;  ///< nothing: full fine-tuning
   std::vector<data::Row> train_rows, eval_rows;

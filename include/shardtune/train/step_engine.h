@@ -1,8 +1,10 @@
 #pragma once
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "shardtune/data/loader.h"
+#include "shardtune/fsdp/schedule.h"
 #include "shardtune/fsdp/sharded_model.h"
 #include "shardtune/model/llama.h"
 
@@ -10,37 +12,57 @@ namespace shardtune::train {
 
 struct StepSettings {
   at::ScalarType compute_type{};  ///< of activations
-  bool recompute = true;  ///< keep only the layers' inputs; false keeps what backward needs
+  /// By layer: true keeps what backward needs, false keeps only the layer's input and computes it again. Empty: none is kept.
+  std::vector<bool> keep_layers{};
   std::uint64_t seed = 42;  ///< keys dropout
 };
 
-/// Runs one micro-batch through the sharded model: a plain loop over units in which every collective can be read in order. All
-/// functions are collective; a rank without rows passes an empty micro-batch and takes part in the collectives.
+/// Runs micro-batches through the sharded model: a plain loop over units in which every collective can be read in order, with
+/// fsdp::Schedule. All functions are collective; a rank without rows passes empty micro-batches and takes part in the
+/// collectives.
 class StepEngine {
  public:
-  StepEngine(const model::LlamaModel& model, fsdp::ShardedModel& shards, const StepSettings& settings);
+  StepEngine(const model::LlamaModel& model, fsdp::ShardedModel& shards, const fsdp::Policy& policy,
+             const StepSettings& settings);
 
-  /// Forward and backward; gradients of `scale` * loss sum are added to the shards' sums. Returns the loss sum (fp64).
-  double forward_backward(const data::MicroBatch& batch, std::int64_t step, double scale);
+  /// Forward and backward; gradients of `scale` * loss sum are added to the shards' sums. All `batches` pass through a unit before
+  /// the next one is gathered; their inputs of each layer are kept meanwhile. Returns the loss sums (fp64). Calls with one batch
+  /// each and one call with all of them give the same bits.
+  std::vector<double> forward_backward(std::span<const data::MicroBatch> batches, std::int64_t step, double scale);
   /// Loss sum without dropout and gradients.
   double evaluate(const data::MicroBatch& batch);
   /// Logits [N, V] fp32 without dropout.
   at::Tensor logits(const data::MicroBatch& batch);
 
  private:
-  model::StepContext make_context(const data::MicroBatch& batch, std::int64_t step, bool training);
-  /// Embedding and layers. `inputs`/`saved` are filled as the settings say when given; the last layer stays gathered then.
-  at::Tensor run_layers(const data::MicroBatch& batch, const model::StepContext& context,
-                        std::vector<model::LayerSaved>* saved);
-  model::UnitTensors& unshard_head();
-  void reshard_head();
-  void prefetch_head();
-  at::Tensor layer_backward(std::size_t unit, const at::Tensor& gradient, model::LayerSaved saved,
-                            const model::StepContext& context);
-  void embedding_backward(const data::MicroBatch& batch, const at::Tensor& gradient);
+  /// One micro-batch on its way.
+  struct Walk {
+    const data::MicroBatch* batch = nullptr;
+    model::StepContext context;
+    at::Tensor ids;
+    at::Tensor x;  ///< input of the next stage
+    at::Tensor gradient;  ///< of the stage before, in backward
+    std::vector<model::LayerSaved> saved;  ///< by layer
+    double loss = 0;
+  };
+
+  Walk make_walk(const data::MicroBatch& batch, std::int64_t step, bool training);
+  bool is_head(std::size_t stage) const { return stage == model_.head_unit(); }
+  bool keeps(std::size_t layer) const { return layer < settings_.keep_layers.size() && settings_.keep_layers[layer]; }
+
+  /// Every stage of the unit but the head.
+  void forward_unit(std::size_t unit, Walk& walk, bool training);
+  void backward_stage(std::size_t stage, Walk& walk);
+  void backward_unit(std::size_t unit, Walk& walk);
+  /// The last unit: its forward, the loss, its backward.
+  void turn(Walk& walk, double scale);
+  /// All units in evaluation; `at_head` runs while the head is gathered.
+  template <typename F>
+  void walk_forward(Walk& walk, F at_head);
 
   const model::LlamaModel& model_;
   fsdp::ShardedModel& shards_;
+  fsdp::Schedule schedule_;
   StepSettings settings_;
   model::RotaryTable rotary_;
 };

@@ -1,0 +1,42 @@
+#pragma once
+#include "shardtune/fsdp/sharded_model.h"
+
+namespace shardtune::fsdp {
+
+/// When units are gathered, fetched ahead, kept and let go while a step walks forward over the units, turns at the last one (which
+/// holds the head: its backward follows its forward at once) and walks back. Whoever reads this file sees every gather of a
+/// step. All functions are collective.
+///
+/// Units of layers that backward needs again:   after forward        in backward
+///   Reshard::kAfterForward (FULL_SHARD)         let go, but for      gathered again
+///                                               the last one
+///   Reshard::kToInnerGroup                      spread               gathered over the inner group
+///   Reshard::kAfterBackward (SHARD_GRAD_OP)     kept                 there
+/// The embedding's values are not needed in backward, but a tied head needs them at the turn: a second gather where units are
+/// let go, none where they are kept.
+class Schedule {
+ public:
+  /// `tied`: the head uses the embedding's table.
+  Schedule(ShardedModel& model, const Policy& policy, bool tied);
+
+  /// `training`: backward will follow. Evaluation lets every unit go.
+  void enter_forward(std::size_t unit);
+  void leave_forward(std::size_t unit, bool training);
+  void enter_turn();
+  void leave_turn();
+  void enter_backward(std::size_t unit);
+  void leave_backward(std::size_t unit);
+
+ private:
+  bool has_layers(std::size_t unit) const;
+  /// The last unit before the turn, which is the first of backward.
+  bool turns_next(std::size_t unit) const { return unit + 1 == last_; }
+  void prefetch_before(std::size_t unit);
+
+  ShardedModel& model_;
+  Policy policy_;
+  std::size_t last_, table_;  ///< the units of the head and of the embedding
+  bool table_apart_;  ///< the head needs the embedding's table, and that lies in another unit
+};
+
+}  // namespace shardtune::fsdp

@@ -1,0 +1,96 @@
+// The verbs that take gradients in.
+#include <ATen/ATen.h>
+
+#include "shardtune/core/error.h"
+#include "shardtune/core/ops.h"
+#include "unit.h"
+
+namespace shardtune::fsdp {
+namespace {
+
+/// sum += part, element by element, in fp64.
+template <typename T>
+void add_in_fp64(at::Tensor& sum, const T* part) {
+  auto* to = sum.mutable_data_ptr<double>();
+  const std::int64_t count = sum.numel();
+  for (std::int64_t i = 0; i < count; ++i) to[i] += static_cast<double>(part[i]);
+}
+
+/// The sum over a group's ranks, in rank order, of `sum` (fp64), which may have any length. Collective.
+void add_over(comm::Communicator& group, at::Tensor& sum) {
+  const std::int64_t ranks = group.size(), count = sum.numel(), piece = (count + ranks - 1) / ranks;
+  at::Tensor padded = at::zeros({piece * ranks}, at::kDouble), received = at::empty_like(padded);
+  padded.narrow(0, 0, count).copy_(sum);
+  group.exchange_start(ops::bytes_of(padded), ops::bytes_of(received))->wait();
+  at::Tensor own = at::zeros({piece}, at::kDouble);
+  for (std::int64_t rank = 0; rank < ranks; ++rank)
+    add_in_fp64(own, received.const_data_ptr<double>() + rank * piece);
+  group.all_gather_start(ops::bytes_of(own), ops::bytes_of(padded))->wait();
+  sum.copy_(padded.narrow(0, 0, count));
+}
+
+}  // namespace
+
+void ShardedModel::zero_gradients(std::size_t index) {
+  Unit& unit = *units_[index];
+  if (const std::int64_t elements = unit.trained.layout().full_elements(); elements > 0) {
+    at::Tensor full = gradient_buffers_[unit.pool].narrow(0, 0, elements);
+    full.zero_();
+    unit.trained.views(full, unit.spec, unit.gradients);
+    std::size_t slot = 0;
+    for (const std::size_t stage : unit.stages)
+      for (at::Tensor& gradient : stages_[stage].gradients) gradient = unit.gradients[slot++];
+  }
+  if (!borrower_ || unit_of_[borrower_->stage] != index) return;
+  if (unit_of_[0] != index) zero_gradients(unit_of_[0]);
+  stages_[borrower_->stage].gradients[borrower_->slot] = stages_[0].gradients[0];
+}
+
+void ShardedModel::reduce(std::size_t index, int use) {
+  Unit& unit = *units_[index];
+  for (auto& gradient : unit.gradients) gradient.reset();
+  for (const std::size_t stage : unit.stages)
+    for (auto& gradient : stages_[stage].gradients) gradient.reset();
+  const std::int64_t shard = unit.trained.layout().shard_elements();
+  if (shard == 0) return;
+  at::Tensor& sum = unit.sums.at(static_cast<std::size_t>(use));
+  if (!sum.defined()) sum = at::zeros({shard}, at::kDouble);
+  const at::Tensor full = gradient_buffers_[unit.pool].narrow(0, 0, unit.trained.layout().full_elements());
+  comm::Communicator& group = mesh_.shard();
+  if (group.size() == 1) {
+    add_in_fp64(sum, full.const_data_ptr<float>());
+    return;
+  }
+  const at::Tensor received = receive_buffer_.narrow(0, 0, full.numel());
+  at::Tensor sent = full;
+  if (send_buffer_.defined()) sent = send_buffer_.narrow(0, 0, full.numel()).copy_(full);
+  group.exchange_start(ops::bytes_of(sent), ops::bytes_of(received))->wait();
+  for (std::int64_t rank = 0; rank < group.size(); ++rank) {
+    if (settings_.reduce_type == at::kFloat) add_in_fp64(sum, received.const_data_ptr<float>() + rank * shard);
+    else add_in_fp64(sum, received.const_data_ptr<at::BFloat16>() + rank * shard);
+  }
+}
+
+void ShardedModel::reduce_over_replicas() {
+  if (mesh_.replicate().size() == 1) return;
+  for (auto& unit : units_)
+    for (at::Tensor& sum : unit->sums)
+      if (sum.defined()) add_over(mesh_.replicate(), sum);
+}
+
+at::Tensor ShardedModel::reduced_gradient(std::size_t index) const {
+  const Unit& unit = *units_[index];
+  if (!unit.sums[1].defined()) {
+    SHARDTUNE_CHECK(unit.sums[0].defined(), "unit {} has no gradient in this step", index);
+    return unit.sums[0].to(at::kFloat);
+  }
+  return (unit.sums[0] + unit.sums[1]).to(at::kFloat);
+}
+
+void ShardedModel::clear_gradient_sums() {
+  for (auto& unit : units_)
+    for (auto& sum : unit->sums)
+      if (sum.defined()) sum.zero_();
+}
+
+}  // namespace shardtune::fsdp

@@ -1,0 +1,55 @@
+#include "shardtune/fsdp/schedule.h"
+
+namespace shardtune::fsdp {
+
+Schedule::Schedule(ShardedModel& model, const Policy& policy, bool tied)
+    : model_(model), policy_(policy), last_(model.units() - 1), table_(model.unit_of(0)),
+      table_apart_(tied && last_ != table_) {}
+
+bool Schedule::has_layers(std::size_t unit) const { return model_.stages_of(unit).back() > 0 && unit != last_; }
+
+void Schedule::enter_forward(std::size_t unit) {
+  model_.unshard(unit);
+  if (!policy_.forward_prefetch) return;
+  if (turns_next(unit) && table_apart_) model_.prefetch(table_);
+  model_.prefetch(unit + 1);
+}
+
+void Schedule::leave_forward(std::size_t unit, bool training) {
+  const bool keeps_all = policy_.reshard == Reshard::kAfterBackward;
+  if (!has_layers(unit)) {
+    if (!(keeps_all && table_apart_)) model_.reshard(unit);
+    return;
+  }
+  if (training && (keeps_all || turns_next(unit))) return;
+  if (training && policy_.reshard == Reshard::kToInnerGroup) model_.reshard_to_inner(unit);
+  else model_.reshard(unit);
+}
+
+void Schedule::enter_turn() {
+  if (table_apart_) model_.unshard(table_);
+  model_.unshard(last_);
+}
+
+void Schedule::leave_turn() {
+  model_.reshard(last_);
+  if (table_apart_) model_.reshard(table_);
+}
+
+void Schedule::prefetch_before(std::size_t unit) {
+  if (unit > 0 && has_layers(unit - 1)) model_.prefetch(unit - 1);
+}
+
+void Schedule::enter_backward(std::size_t unit) {
+  if (!has_layers(unit)) return;
+  model_.unshard(unit);
+  if (policy_.backward_prefetch == BackwardPrefetch::kPre) prefetch_before(unit);
+}
+
+void Schedule::leave_backward(std::size_t unit) {
+  if (!has_layers(unit)) return;
+  model_.reshard(unit);
+  if (policy_.backward_prefetch == BackwardPrefetch::kPost) prefetch_before(unit);
+}
+
+}  // namespace shardtune::fsdp

@@ -1,0 +1,34 @@
+#pragma once
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "shardtune/fsdp/sharded_model.h"
+
+namespace shardtune::fsdp {
+
+/// What ShardedModel keeps of one unit.
+struct ShardedModel::Unit {
+  Unit(model::UnitSpec unit_spec, std::vector<std::size_t> unit_stages, FlatShard frozen_shard, FlatShard trained_shard)
+      : spec(std::move(unit_spec)), stages(std::move(unit_stages)), frozen(std::move(frozen_shard)),
+        trained(std::move(trained_shard)) {
+    weights.resize(spec.parameters.size());
+    gradients.resize(spec.parameters.size());
+  }
+
+  model::UnitSpec spec;
+  std::vector<std::size_t> stages;
+  FlatShard frozen, trained;
+  State state = State::kSharded;
+  std::size_t pool = 0;
+  std::vector<std::unique_ptr<comm::Pending>> pending;
+  std::vector<at::Tensor> weights, gradients;  ///< by slot of `spec`
+  at::Tensor cast;  ///< trained.local() in the type in which it is gathered; undefined when that is fp32
+  std::int64_t frozen_bytes = 0, trained_bytes = 0;  ///< of the gather buffer; 0: nothing is gathered
+  at::Tensor buffer;  ///< while gathered
+  bool spread = false;  ///< the next gather is over the inner group
+  at::Tensor inner_frozen, inner_trained;  ///< this rank's parts for it, bytes
+  std::array<at::Tensor, 2> sums;  ///< fp64, by use; made when first needed
+};
+
+}  // namespace shardtune::fsdp
