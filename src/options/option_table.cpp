@@ -93,8 +93,15 @@ Rows model_rows() {
                 {"dtype", group, "", Choices{{"auto", "float32", "bfloat16"}}, in_model(&ModelOptions::dtype),
                  "Storage and compute type of the base weights; auto takes the type of the files."}),
       {"gradient_checkpointing", group, "", Flag{}, in_model(&ModelOptions::gradient_checkpointing),
-       "Compute the layers again in the backward pass instead of keeping their intermediate results: less memory, more "
-       "time."},
+       "True: compute the layers again in the backward pass; False: keep their intermediate results, which takes more "
+       "memory and less time. Not given: activation_policy decides."},
+      {"use_reentrant", group, "", Flag{}, in_model(&ModelOptions::use_reentrant),
+       "Taken, and without effect here: the layers' backward is not recorded."},
+      {"activation_policy", group, "", Text{"POLICY"}, in_model(&ModelOptions::activation_policy),
+       "Layers that keep their intermediate results: recompute (none), keep (all), every_N, last_K, or auto: as many as "
+       "memory allows. Empty: as gradient_checkpointing when that is given, else auto."},
+      {"memory_budget_gib", group, "GiB", kNotNegative, in_model(&ModelOptions::memory_budget_gib),
+       "Resident memory that a rank may take, for activation_policy auto; 0: 80 % of what is free on the node."},
   };
 }
 

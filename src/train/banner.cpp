@@ -69,6 +69,8 @@ void print_banner(const Run& run, const options::ParseResult& parsed) {
     text += fmt::format(
         "notice: {} tensors of the model's files are not in model.safetensors.index.json and are left out: {}\n",
         run.unlisted_tensors.size(), fmt::join(run.unlisted_tensors, " "));
+  text += fmt::format("activations: {} of {} layers keep theirs, the others are computed again\n", run.kept_layers,
+                      run.model->layers());
   text += describe_trained(run);
   text += describe_rows("training data", run.train_rows, run.train_statistics);
   if (!run.eval_rows.empty()) text += describe_rows("evaluation data", run.eval_rows, run.eval_statistics);

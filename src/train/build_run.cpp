@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "activation_policy.h"
 #include "same_everywhere.h"
 #include "shardtune/adapters/peft_folder.h"
 #include "shardtune/comm/agree.h"
@@ -123,11 +124,13 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
     load_weights(*run);
   });
   run->shards->base_loaded();
+  comm::agree(communicator, [&] { run->optimizer = std::make_unique<optim::AdamW>(options.optim, *run->shards); });
+  std::vector<bool> kept = choose_kept_layers(*run, explicitly_set);
   comm::agree(communicator, [&] {
     StepSettings step{.compute_type = run->base_type, .seed = options.data.seed};
-    step.keep_layers.assign(run->model->layers(), !options.model.gradient_checkpointing);
+    run->kept_layers = static_cast<std::size_t>(std::count(kept.begin(), kept.end(), true));
+    step.keep_layers = std::move(kept);
     run->engine = std::make_unique<StepEngine>(*run->model, *run->shards, run->policy, step);
-    run->optimizer = std::make_unique<optim::AdamW>(options.optim, *run->shards);
   });
   return run;
 }

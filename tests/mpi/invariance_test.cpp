@@ -29,7 +29,7 @@ Trace trace(const Variant& variant, const std::filesystem::path& rows, comm::Com
   options::RunOptions options = plain_options(data_folder() / "models" / variant.model, rows);
   options.adapter.use_peft_lora = variant.lora;
   options.adapter.lora_dropout = variant.dropout;
-  options.model.gradient_checkpointing = variant.recompute;
+  options.model.activation_policy = variant.recompute ? "recompute" : "keep";
   options.data.shuffle = true;
   options.data.seed = seed;
   options.optim.learning_rate = variant.lora ? 5e-3 : 1e-3;

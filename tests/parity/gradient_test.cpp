@@ -19,7 +19,7 @@ TEST_P(Gradients, EveryParameterOfTheMaskedBatch) {
   write_rows(scratch / "rows.jsonl", batches["train.input_ids"][0], batches["train.labels"][0]);
   options::RunOptions options = plain_options(data_folder() / "models" / name, scratch / "rows.jsonl");
   options.adapter.use_peft_lora = false;
-  options.model.gradient_checkpointing = recompute;
+  options.model.activation_policy = recompute ? "recompute" : "keep";
   options.train.per_device_train_batch_size = 2;
   const auto communicator = comm::make_self_communicator();
   const auto run = train::build_run(options, *communicator);

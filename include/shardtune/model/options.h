@@ -6,7 +6,10 @@ namespace shardtune::model {
 struct ModelOptions {
   std::string model_name_or_path;  ///< Hugging Face model folder
   std::string dtype = "auto";  ///< auto (as the files) | float32 | bfloat16: storage and compute type of the base
-  bool gradient_checkpointing = true;  ///< recompute layers in backward; false keeps every layer's intermediates
+  bool gradient_checkpointing = true;  ///< when given: true computes all layers again in backward, false keeps them
+  bool use_reentrant = false;  ///< taken and without effect: nothing is recorded that could be entered again
+  std::string activation_policy;  ///< "", recompute, keep, every_N, last_K, auto
+  double memory_budget_gib = 0;  ///< of a rank's resident memory, for auto; 0: what the node has
 };
 
 }  // namespace shardtune::model

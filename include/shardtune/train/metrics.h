@@ -51,8 +51,9 @@ class MetricsWriter {
   std::filesystem::path file_;
 };
 
-/// Largest resident memory of this process so far.
+/// Largest resident memory of this process so far, and that of now.
 std::int64_t peak_rss_bytes();
+std::int64_t current_rss_bytes();
 
 /// "1:02:03", hours first.
 std::string format_duration(double seconds);

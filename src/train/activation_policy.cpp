@@ -1,0 +1,153 @@
+#include "activation_policy.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <limits>
+#include <optional>
+
+#include "shardtune/comm/agree.h"
+#include "shardtune/core/error.h"
+#include "shardtune/core/ops.h"
+#include "shardtune/train/metrics.h"
+
+namespace shardtune::train {
+namespace {
+
+/// The number behind `prefix`; nothing when the text is not of that form.
+std::optional<std::int64_t> number_after(const std::string& text, std::string_view prefix) {
+  if (!text.starts_with(prefix)) return std::nullopt;
+  std::int64_t number = 0;
+  const char *first = text.data() + prefix.size(), *last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(first, last, number);
+  if (error != std::errc() || end != last || number < 1) return std::nullopt;
+  return number;
+}
+
+/// The policy that is meant, after --gradient_checkpointing had its say.
+std::string policy_name(const model::ModelOptions& options, const std::set<std::string>& explicitly_set) {
+  const std::string& policy = options.activation_policy;
+  if (!explicitly_set.contains("gradient_checkpointing")) return policy.empty() ? "auto" : policy;
+  const std::string meant = options.gradient_checkpointing ? "recompute" : "keep";
+  if (!policy.empty() && policy != meant && !(options.gradient_checkpointing && policy != "keep"))
+    fail(ErrorClass::kUsage,
+         "--activation_policy {} contradicts --gradient_checkpointing {}, which means {}; leave one of them out", policy,
+         options.gradient_checkpointing ? "True" : "False", meant);
+  return policy.empty() ? meant : policy;
+}
+
+std::int64_t most_tokens(const Run& run) {
+  // The longest rows of the data set could meet in one micro-batch.
+  std::vector<std::int64_t> lengths;
+  for (const data::Row& row : run.train_rows) lengths.push_back(static_cast<std::int64_t>(row.ids.size()));
+  const auto rows = std::min<std::size_t>(lengths.size(),
+                                          static_cast<std::size_t>(run.options.train.per_device_train_batch_size));
+  std::partial_sort(lengths.begin(), lengths.begin() + static_cast<std::ptrdiff_t>(rows), lengths.end(), std::greater());
+  std::int64_t tokens = 0;
+  for (std::size_t i = 0; i < rows; ++i) tokens += lengths[i];
+  return tokens;
+}
+
+struct Estimate {
+  std::int64_t least = 0;  ///< resident bytes with nothing kept
+  std::int64_t per_layer = 0;  ///< more for each layer that is kept
+};
+
+/// Resident memory of this rank in a step. The layer that is computed again needs its intermediates once in any case, their
+/// gradients beside them, and the loss three chunks of logits of 32 MiB.
+Estimate estimate(const Run& run) {
+  const bool all_at_once = run.options.train.accumulation_order == "layer_first";
+  const std::int64_t walks = all_at_once ? run.options.train.gradient_accumulation_steps : 1, tokens = most_tokens(run);
+  const std::int64_t input = run.config.hidden_size * static_cast<std::int64_t>(at::elementSize(run.base_type));
+  const std::int64_t kept = kept_bytes_per_token(run.config, run.base_type);
+  std::int64_t trained = 0;
+  for (std::size_t unit = 0; unit < run.shards->units(); ++unit)
+    trained += run.shards->trained(unit).layout().shard_elements();
+  Estimate out;
+  // Moments are there already; the fp64 sums of the gradients and their fp32 form come with the first step.
+  out.least = current_rss_bytes() + trained * 12 + tokens * (walks * run.config.layers * input + 3 * kept) + (96 << 20);
+  out.per_layer = walks * tokens * kept;
+  return out;
+}
+
+std::int64_t layers_that_fit(const Run& run) {
+  const double gib = run.options.model.memory_budget_gib;
+  const Estimate need = estimate(run);
+  const std::int64_t budget = gib > 0 ? static_cast<std::int64_t>(gib * (1ll << 30))
+                                      : current_rss_bytes() + free_memory_bytes(run.mesh->node().size()) / 10 * 8;
+  if (gib > 0 && budget < need.least)
+    fail(ErrorClass::kUsage,
+         "--memory_budget_gib {}: a rank needs about {:.2f} GiB with every layer computed again; give at least that, start "
+         "more ranks, or lower --per_device_train_batch_size or --max_length",
+         gib, static_cast<double>(need.least) / (1ll << 30));
+  return std::clamp<std::int64_t>((budget - need.least) / std::max<std::int64_t>(need.per_layer, 1), 0,
+                                  run.config.layers);
+}
+
+/// The number in a file of the control group; none when there is no such file, or it says "max".
+std::optional<std::int64_t> first_number(const char* path) {
+  std::ifstream in(path);
+  std::int64_t number = 0;
+  if (in >> number) return number;
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::int64_t kept_bytes_per_token(const model::ModelConfig& config, at::ScalarType compute_type) {
+  const auto width = static_cast<std::int64_t>(at::elementSize(compute_type));
+  const std::int64_t query = config.heads * config.head_dim, key = config.kv_heads * config.head_dim;
+  const std::int64_t kernel_width = compute_type == at::kBFloat16 && !ops::has_fast_bf16() ? 4 : width;
+  return width * (2 * query + 2 * key + config.hidden_size + 2 * config.intermediate_size) + kernel_width * query +
+         4 * config.heads;
+}
+
+std::int64_t free_memory_bytes(int ranks_on_node) {
+  std::int64_t free = std::numeric_limits<std::int64_t>::max();
+  std::ifstream meminfo("/proc/meminfo");
+  for (std::string key, unit; meminfo >> key;) {
+    std::int64_t kib = 0;
+    meminfo >> kib;
+    std::getline(meminfo, unit);
+    if (key == "MemAvailable:") free = kib * 1024;
+  }
+  const auto limit = first_number("/sys/fs/cgroup/memory.max"), used = first_number("/sys/fs/cgroup/memory.current");
+  if (limit && used) free = std::min(free, *limit - *used);
+  return std::max<std::int64_t>(free, 0) / ranks_on_node;
+}
+
+std::vector<bool> choose_kept_layers(const Run& run, const std::set<std::string>& explicitly_set) {
+  const auto layers = static_cast<std::size_t>(run.config.layers);
+  std::vector<bool> kept(layers, false);
+  std::int64_t from_the_end = 0;
+  bool automatic = false;
+  comm::agree(*run.communicator, [&] {
+    const std::string policy = policy_name(run.options.model, explicitly_set);
+    const auto every = number_after(policy, "every_"), last = number_after(policy, "last_");
+    if (policy == "keep") from_the_end = run.config.layers;
+    else if (last) from_the_end = std::min(*last, run.config.layers);
+    else if (every)
+      for (std::size_t layer = 0; layer < layers; layer += static_cast<std::size_t>(*every)) kept[layer] = true;
+    else if (policy == "auto") {
+      automatic = true;
+      from_the_end = layers_that_fit(run);
+    } else if (policy != "recompute")
+      fail(ErrorClass::kUsage,
+           "--activation_policy '{}' is not known; allowed are recompute, keep, every_N (one layer in N keeps), last_K "
+           "(the last K layers keep) and auto",
+           policy);
+    if (run.options.model.memory_budget_gib > 0 && !automatic)
+      fail(ErrorClass::kUsage, "--memory_budget_gib is for --activation_policy auto, not for {}; leave one of them out",
+           policy);
+  });
+  if (automatic)
+    for (const std::int64_t rank : run.communicator->gather_values(from_the_end))
+      from_the_end = std::min(from_the_end, rank);
+  // The last layers: their intermediates live for the shortest time.
+  for (std::int64_t i = 0; i < from_the_end; ++i) kept[layers - 1 - static_cast<std::size_t>(i)] = true;
+  return kept;
+}
+
+}  // namespace shardtune::train

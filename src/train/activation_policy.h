@@ -1,0 +1,22 @@
+#pragma once
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "shardtune/train/run.h"
+
+namespace shardtune::train {
+
+/// Which layers keep their intermediates from forward to backward (true) instead of computing them again, by layer. From
+/// --activation_policy, or from --gradient_checkpointing where that was given, or else `auto`. Error(kUsage) for a contradiction
+/// and for a budget that is too small; the message says what the least is. Collective: all ranks take the same decision.
+std::vector<bool> choose_kept_layers(const Run& run, const std::set<std::string>& explicitly_set);
+
+/// Bytes that a layer keeps for one token beyond its input.
+std::int64_t kept_bytes_per_token(const model::ModelConfig& config, at::ScalarType compute_type);
+
+/// Bytes this process may still take: what is free on the node and in its control group, divided by the ranks of the node.
+std::int64_t free_memory_bytes(int ranks_on_node);
+
+}  // namespace shardtune::train
