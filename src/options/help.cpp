@@ -92,8 +92,9 @@ is an error. The start of the log shows each option with its value and where it 
 
 - Booleans: `True`, `true`, `1`, `yes`, `False`, `false`, `0`, `no`.
 - Integers: digits only. `1e3`, `1000.0`, `+5` and `1,000` are refused.
-- Numbers: `0.001`, `1e-3`; no `+` in front. `nan`, `inf` and what fp64 cannot hold
-  (`1e400`) are refused.
+- Numbers: `0.001`, `1e-3`; no `+` in front. `nan`, `inf`, hexadecimal forms and what fp64 cannot hold
+  (`1e400`) are refused. The ranges keep to what the optimizer's fp32 can hold.
+- Texts and paths: UTF-8 without line breaks or other control characters.
 - Names from a list: exactly as written here, in lower case.
 - `resume_from_checkpoint`: `True`, or the option alone, means the newest complete checkpoint in `output_dir`; `False` means
   none. A folder that has a boolean word as its name is written `./1`.
@@ -111,7 +112,8 @@ in the file.
 - `max_steps` above 0 wins over `num_train_epochs`, also when both are given (as in Transformers).
 - An option that the table marks "Only with ..." is refused when it is given and its condition does not hold.
 - `warmup_steps` above 0 is refused with `lr_scheduler_type = constant`, which has no warm-up; from 1 on it must be whole.
-- `resume_from_checkpoint` and `overwrite_output_dir` exclude each other.
+- `resume_from_checkpoint = True` and `overwrite_output_dir` exclude each other; a checkpoint named by its path may be
+  given with it when it does not lie in `output_dir`.
 )";
 
 }  // namespace

@@ -49,9 +49,15 @@ auto in_train(Value TrainOptions::*value) {
 constexpr std::uint64_t kMaxSteps = 1'000'000'000;
 constexpr std::uint64_t kMaxTokens = 16'777'216;
 constexpr std::uint64_t kMaxRows = 65'536;
-constexpr NumberRange kPositive{.above_min = true};
-constexpr NumberRange kNotNegative{};
+// The optimizer computes in fp32, which holds 1.2e-38 to 3.4e38; what lies between is room for products of these values.
+constexpr double kTiny = 1e-30, kHuge = 1e30;
+constexpr NumberRange kPositive{.min = kTiny, .max = kHuge};
+constexpr NumberRange kWeightDecay{.min = 0, .max = 1e6};  // times a learning rate of kHuge it is still finite
+// AdamW squares the clipped gradients: smaller ones become 0 by that.
+constexpr NumberRange kGradientNorm{.min = 1e-10, .max = kHuge, .or_zero = true};
+constexpr NumberRange kLoraAlpha{.min = 1e-6, .max = 1e6};
 constexpr NumberRange kShare{.min = 0, .max = 1, .below_max = true};
+constexpr NumberRange kDropout{.min = 0, .max = 0.999999};  // nearer to 1 the share that stays is 0 in fp32
 
 using Rows = std::vector<OptionSpec>;
 
@@ -142,9 +148,9 @@ Rows adapter_rows() {
                  "Train LoRA adapters and leave the base weights as they are."}),
       only_with(lora, {"lora_r", group, "", IntegerRange{1, 65'536}, in_adapter(&AdapterOptions::lora_r),
                        "Rank of the adapters."}),
-      only_with(lora, {"lora_alpha", group, "", kPositive, in_adapter(&AdapterOptions::lora_alpha),
+      only_with(lora, {"lora_alpha", group, "", kLoraAlpha, in_adapter(&AdapterOptions::lora_alpha),
                        "Numerator of the adapters' scale, lora_alpha / lora_r."}),
-      only_with(lora, {"lora_dropout", group, "", kShare, in_adapter(&AdapterOptions::lora_dropout),
+      only_with(lora, {"lora_dropout", group, "", kDropout, in_adapter(&AdapterOptions::lora_dropout),
                        "Share of the adapters' inputs set to zero in training."}),
       only_with(lora,
                 {"lora_target_modules", group, "", Text{"MODULES"}, in_adapter(&AdapterOptions::lora_target_modules),
@@ -205,9 +211,9 @@ Rows optimizer_rows() {
                 {"warmup_steps", group, "steps", NumberRange{.min = 0, .max = static_cast<double>(kMaxSteps)},
                  in_optim(&OptimOptions::warmup_steps),
                  "Steps of linear growth from 0 to learning_rate: a whole number, or below 1 a share of all steps."}),
-      {"weight_decay", group, "", kNotNegative, in_optim(&OptimOptions::weight_decay),
+      {"weight_decay", group, "", kWeightDecay, in_optim(&OptimOptions::weight_decay),
        "Decoupled weight decay; norm weights and biases have none."},
-      {"max_grad_norm", group, "", kNotNegative, in_optim(&OptimOptions::max_grad_norm),
+      {"max_grad_norm", group, "", kGradientNorm, in_optim(&OptimOptions::max_grad_norm),
        "Gradients are scaled down to this global norm; 0 turns it off."},
       {"adam_beta1", group, "", kShare, in_optim(&OptimOptions::adam_beta1), "Decay of AdamW's first moment."},
       {"adam_beta2", group, "", kShare, in_optim(&OptimOptions::adam_beta2), "Decay of AdamW's second moment."},

@@ -28,12 +28,14 @@ struct IntegerRange {
   std::uint64_t max;
   std::optional<std::int64_t> also = std::nullopt;
 };
-/// Finite numbers from min to max; the two switches exclude the bounds themselves.
+/// Finite numbers from min to max; the two switches exclude the bounds themselves. `or_zero`: 0 is allowed as well and has a
+/// meaning of its own.
 struct NumberRange {
   double min = 0;
   double max = std::numeric_limits<double>::max();
   bool above_min = false;
   bool below_max = false;
+  bool or_zero = false;
 };
 using Allowed = std::variant<Text, PathOrFlag, Flag, Choices, IntegerRange, NumberRange>;
 

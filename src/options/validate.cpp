@@ -58,9 +58,11 @@ void check_required(const Winners& winners) {
 void check_combinations(const Winners& winners, RunOptions& options) {
   check_needs(winners, options);
   check_warmup(winners, options.optim);
-  if (options.train.overwrite_output_dir && !options.train.resume_from_checkpoint.empty()) {
+  // A named checkpoint may lie elsewhere and start a run that replaces the one in output_dir.
+  if (options.train.overwrite_output_dir && options.train.resume_from_checkpoint == "true") {
     fail(ErrorClass::kUsage,
-         "options resume_from_checkpoint ({}) and overwrite_output_dir ({}) contradict each other; remove one of them",
+         "options resume_from_checkpoint ({}) and overwrite_output_dir ({}) contradict each other; remove one of them, "
+         "or name a checkpoint that lies elsewhere",
          winners.at("resume_from_checkpoint").place, winners.at("overwrite_output_dir").place);
   }
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "shardtune/core/error.h"
@@ -53,8 +54,15 @@ double parse_real(const Given& given) {
   // nan fails every comparison and inf that with the upper bound, so both are refused here.
   const bool above = range.above_min ? *number > range.min : *number >= range.min;
   const bool below = range.below_max ? *number < range.max : *number <= range.max;
-  if (!above || !below) refuse(given);
+  if ((!above || !below) && !(range.or_zero && *number == 0)) refuse(given);
   return *number;
+}
+
+/// The JSON library is asked itself: what it refused at the end of a run would cost the run.
+bool json_can_hold(const std::string& text) {
+  using nlohmann::json;
+  return json(text).dump(-1, ' ', false, json::error_handler_t::ignore) ==
+         json(text).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 std::string parse_text(const Given& given) {
@@ -65,7 +73,7 @@ std::string parse_text(const Given& given) {
     return given.value;
   }
   // Line breaks and broken UTF-8 in a name are slips of a script, and would garble logs and stored JSON.
-  if (escape_control(given.value) != given.value) refuse(given);
+  if (escape_control(given.value) != given.value || !json_can_hold(given.value)) refuse(given);
   if (std::holds_alternative<PathOrFlag>(spec.allowed)) {
     if (const auto word = parse_boolean(given.value)) return *word ? "true" : "";
   }
@@ -125,7 +133,7 @@ std::string allowed_text(const OptionSpec& spec) {
           },
           [](const NumberRange& range) {
             const bool open = range.max == std::numeric_limits<double>::max();
-            return fmt::format("a finite number {} {}{}",
+            return fmt::format("{}a finite number {} {}{}", range.or_zero ? "0 or " : "",
                                range.above_min ? "above"
                                : open          ? "not below"
                                                : "from",

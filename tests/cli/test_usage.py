@@ -14,7 +14,7 @@ class Usage(CliTest):
         self.refuse(lora_options(lora_r="eight"), "lora_r", "'eight'", "integer")
 
     def test_value_out_of_range(self):
-        self.refuse(lora_options(lora_dropout=1.5), "lora_dropout", "1.5", "below 1", ranks=(3,))
+        self.refuse(lora_options(lora_dropout=1.5), "lora_dropout", "1.5", "from 0 to 0.999999", ranks=(3,))
 
     def test_contradicting_options(self):
         self.refuse(lora_options(overwrite_output_dir=True, resume_from_checkpoint=True), "overwrite_output_dir",

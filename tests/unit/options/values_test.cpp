@@ -81,13 +81,42 @@ TEST(Values, NumbersAreFiniteAndInRange) {
   for (const Case& test : refused) expect_refused(test);
 }
 
+TEST(Values, NumbersKeepToWhatFp32Holds) {
+  // Each of these is a fine fp64 number and 0, infinite or 1 in the fp32 that the optimizer computes in.
+  const std::vector<std::pair<Case, std::string>> refused = {
+      {{"max_grad_norm", "1e-300"}, "0 or a finite number from 1e-10"},
+      {{"max_grad_norm", "1e-11"}, "to 1e+30"},
+      {{"max_grad_norm", "1e39"}, "to 1e+30"},
+      {{"learning_rate", "1e-300"}, "from 1e-30 to 1e+30"},
+      {{"learning_rate", "1e300"}, "from 1e-30 to 1e+30"},
+      {{"adam_epsilon", "1e-46"}, "from 1e-30"},
+      {{"adam_epsilon", "1e39"}, "to 1e+30"},
+      {{"weight_decay", "1e39"}, "from 0 to 1000000"},
+      {{"lora_alpha", "1e-46"}, "from 1e-06 to 1000000"},
+      {{"lora_alpha", "1e39"}, "from 1e-06 to 1000000"},
+      {{"lora_dropout", "0.99999999"}, "from 0 to 0.999999"}};
+  for (const auto& [test, range] : refused) {
+    expect_refused(test);
+    EXPECT_TRUE(says(refusal(with(test)), {range}));
+  }
+  for (const char* name : {"learning_rate", "weight_decay", "max_grad_norm", "adam_epsilon", "lora_alpha"})
+    for (const char* value : {"inf", "-inf", "nan", "0x1p-3", "1e-400", "1e400"}) expect_refused({name, value});
+  for (const Case& test : {Case{"learning_rate", "1e-30"},
+                           {"learning_rate", "1e30"},
+                           {"weight_decay", "0"},
+                           {"max_grad_norm", "1e-10"},
+                           {"adam_epsilon", "1e-30"},
+                           {"lora_alpha", "1e6"}})
+    EXPECT_NO_THROW(run(with(test))) << test.name << " " << test.value;
+}
+
 TEST(Values, NumbersAreReadExactly) {
   EXPECT_EQ(run(train({"--learning_rate", "1e-3"})).options.optim.learning_rate, 1e-3);
   EXPECT_EQ(run(train({"--learning_rate", "0.1"})).options.optim.learning_rate, 0.1);
   EXPECT_EQ(run(train({"--learning_rate", ".5"})).options.optim.learning_rate, 0.5);
   EXPECT_EQ(run(train({"--learning_rate", "3"})).options.optim.learning_rate, 3.0);
   EXPECT_EQ(run(with({"lora_dropout", "0"})).options.adapter.lora_dropout, 0.0);
-  EXPECT_EQ(run(with({"lora_dropout", "0.9999999999999999"})).options.adapter.lora_dropout, std::nextafter(1.0, 0.0));
+  EXPECT_EQ(run(train({"--adam_beta2", "0.9999999999999999"})).options.optim.adam_beta2, std::nextafter(1.0, 0.0));
   EXPECT_EQ(run(train({"--max_grad_norm", "0"})).options.optim.max_grad_norm, 0.0);
   EXPECT_EQ(run(train({"--warmup_steps", "0.03"})).options.optim.warmup_steps, 0.03);
   EXPECT_EQ(run(train({"--warmup_steps", "1e2"})).options.optim.warmup_steps, 100.0);
@@ -134,6 +163,20 @@ TEST(Values, TextsAreKeptAsWritten) {
   EXPECT_TRUE(says(refusal({"train", "--model_name_or_path", ""}), {"model_name_or_path", "not empty"}));
   EXPECT_TRUE(says(refusal(train({"--dataset_test_split", "a\nb"})), {"dataset_test_split", "a\\nb"}));
   EXPECT_TRUE(says(refusal(train({"--dataset_test_split", "\xff"})), {"dataset_test_split", "\\xff"}));
+}
+
+TEST(Values, TextsThatJsonCannotHoldAreRefused) {
+  // Cut off; longer than needed; half a surrogate pair; above the last code point.
+  for (const char* bytes :
+       {"a\xC3", "\xC0\xAF", "\xE0\x80\xAF", "\xF0\x80\x80\xAF", "\xED\xA0\x80", "\xF4\x90\x80\x80"})
+    for (const char* name : {"output_dir", "model_name_or_path", "dataset_name", "resume_from_checkpoint"}) {
+      Strings arguments = {"train"};
+      for (const char* required : {"model_name_or_path", "dataset_name", "output_dir"})
+        if (std::string(required) != name) arguments.push_back(fmt::format("--{}=x", required));
+      arguments.push_back(fmt::format("--{}={}", name, bytes));
+      EXPECT_TRUE(says(refusal(arguments), {fmt::format("option {}:", name), "is not allowed"}));
+    }
+  EXPECT_NO_THROW(effective_as_json(run(train({"--dataset_test_split", "\xF4\x8F\xBF\xBF"})).effective));
 }
 
 }  // namespace
