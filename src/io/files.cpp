@@ -45,18 +45,43 @@ void write_exactly(int descriptor, std::span<const std::byte> data, const fs::pa
          data.size(), done.bytes, system_text(done.error));
 }
 
-void append_line(const fs::path& path, std::string_view line) {
-  SHARDTUNE_CHECK(line.find('\n') == std::string_view::npos, "one line only: {}", line);
-  Descriptor file(::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666));
+namespace {
+
+/// Neither waits at a pipe nor follows a link: the file is one of this folder.
+Descriptor open_for_appending(const fs::path& path, std::uint64_t& size_bytes) {
+  Descriptor file(::open(path.c_str(), O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0666));
   struct stat status {};
+  if (file.get() < 0 && errno == ELOOP)
+    fail(ErrorClass::kBadStorage, "{}: expected a regular file, found a link; remove it", path.string());
   if (file.get() < 0 || ::fstat(file.get(), &status) != 0)
     fail(ErrorClass::kBadStorage, "{}: cannot open for appending: {}", path.string(), system_text(errno));
-  const std::string text = std::string(line) + '\n';
+  if (!S_ISREG(status.st_mode))
+    fail(ErrorClass::kBadStorage, "{}: expected a regular file, found a device, pipe or socket; remove it",
+         path.string());
+  size_bytes = static_cast<std::uint64_t>(status.st_size);
+  return file;
+}
+
+bool ends_in_half_a_line(int descriptor, std::uint64_t size_bytes, const fs::path& path) {
+  if (size_bytes == 0) return false;
+  std::byte last{};
+  read_exactly(descriptor, size_bytes - 1, {&last, 1}, path);
+  return last != std::byte{'\n'};
+}
+
+}  // namespace
+
+void append_line(const fs::path& path, std::string_view line) {
+  SHARDTUNE_CHECK(line.find('\n') == std::string_view::npos, "one line only: {}", line);
+  std::uint64_t size = 0;
+  Descriptor file = open_for_appending(path, size);
+  std::string text(ends_in_half_a_line(file.get(), size, path) ? 1 : 0, '\n');
+  text.append(line).append(1, '\n');
   try {
     write_exactly(file.get(), std::as_bytes(std::span(text)), path);
   } catch (const Error&) {
     // Half a line would spoil the next one; when even this fails the first error is the one to tell.
-    [[maybe_unused]] const int ignored = ::ftruncate(file.get(), status.st_size);
+    [[maybe_unused]] const int ignored = ::ftruncate(file.get(), static_cast<off_t>(size));
     throw;
   }
   file.close_checked(path);

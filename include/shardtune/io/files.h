@@ -39,8 +39,9 @@ class AtomicFile {
 /// Writes through an AtomicFile: nothing half-written stays.
 void write_file_atomic(const std::filesystem::path& path, std::string_view content);
 
-/// Appends one line (without its line end) and hands it to the kernel (metrics.jsonl). When the disk is full, no half line
-/// stays. One writer at a time.
+/// Appends one line (without its line end) to a regular file, made when missing, and hands it to the kernel (metrics.jsonl).
+/// Half a line at its end (a node that died) is ended first. When the disk is full, no half line stays. Error(kBadStorage),
+/// also for a link, pipe or device of that name. One writer at a time.
 void append_line(const std::filesystem::path& path, std::string_view line);
 
 /// Reads/writes exactly out.size() bytes at `offset`; retries short transfers and EINTR. `path` only for messages.

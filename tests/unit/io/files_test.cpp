@@ -76,7 +76,30 @@ TEST(Files, FullDeviceIsReported) {
   expect_error(ErrorClass::kBadStorage, {"/dev/full", "wrote 0", "No space left on device"},
                [&] { write_exactly(full, bytes_of(data), "/dev/full"); });
   ::close(full);
-  expect_error(ErrorClass::kBadStorage, {"No space left on device"}, [] { append_line("/dev/full", "x"); });
+}
+
+TEST(Files, AppendLineStartsANewLine) {
+  const TempFolder folder;
+  write_bytes(folder / "m.jsonl", "{\"a\":1}\n{\"a\":");  // the node died while it wrote
+  append_line(folder / "m.jsonl", "{\"a\":2}");
+  append_line(folder / "m.jsonl", "{\"a\":3}");
+  EXPECT_EQ(read_bytes(folder / "m.jsonl"), "{\"a\":1}\n{\"a\":\n{\"a\":2}\n{\"a\":3}\n");
+}
+
+TEST(Files, AppendLineWantsARegularFile) {
+  const TempFolder folder;
+  const auto refused = [&](const fs::path& path, const std::string& found) {
+    expect_error(ErrorClass::kBadStorage, {path.string(), found}, [&] { append_line(path, "a"); });
+  };
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0666), 0);
+  refused(folder / "pipe", "device, pipe or socket");  // without a reader: would wait for ever
+  write_bytes(folder / "elsewhere", "x");
+  fs::create_symlink(folder / "elsewhere", folder / "link");
+  refused(folder / "link", "a link");
+  EXPECT_EQ(read_bytes(folder / "elsewhere"), "x");
+  fs::create_directory(folder / "folder");
+  refused(folder / "folder", "Is a directory");
+  refused("/dev/full", "device, pipe or socket");
 }
 
 TEST(AtomicFolder, AppearsWhenPublished) {

@@ -48,6 +48,17 @@ TEST(Metrics, LinesAndKeys) {
   EXPECT_EQ(lines[3]["error"], "line \"7\"");
 }
 
+TEST(Metrics, LinesAfterHalfALineParse) {
+  Scratch scratch;
+  std::ofstream(scratch / "metrics.jsonl") << "{\"step\":1}\n{\"step\":";  // as a node leaves it that loses power
+  train::MetricsWriter(scratch.path()).error("bad_data", "again");
+  std::ifstream in(scratch / "metrics.jsonl");
+  std::string first, half, last;
+  std::getline(in, first), std::getline(in, half), std::getline(in, last);
+  EXPECT_EQ(half, "{\"step\":");
+  EXPECT_EQ(nlohmann::json::parse(last)["error"], "again");
+}
+
 TEST(Metrics, Durations) {
   EXPECT_EQ(train::format_duration(0.4), "0:00:00");
   EXPECT_EQ(train::format_duration(61), "0:01:01");
