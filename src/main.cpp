@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 
 #include "shardtune/comm/agree.h"
@@ -18,19 +17,6 @@ namespace {
 
 using namespace shardtune;
 
-void print_error(const comm::Failure& failure) {
-  std::fputs(fmt::format("shardtune: error ({}): {}\n", error_class_name(failure.error_class), failure.message).c_str(),
-             stderr);
-  std::fflush(stderr);
-}
-
-/// Under a launcher only the first process prints help.
-bool is_first_process() {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
-    if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
-  return true;
-}
-
 int run(int argc, char** argv) {
   options::ParseResult parsed;
   std::exception_ptr parse_error;
@@ -40,7 +26,7 @@ int run(int argc, char** argv) {
     parse_error = std::current_exception();
   }
   if (!parse_error && !parsed.help.empty()) {
-    if (is_first_process()) std::fputs(parsed.help.c_str(), stdout);
+    if (comm::MpiSession::is_first_process()) std::fputs(parsed.help.c_str(), stdout);
     return 0;
   }
   comm::MpiSession session(&argc, &argv);
@@ -54,15 +40,14 @@ int run(int argc, char** argv) {
     return 0;
   } catch (const comm::AgreedError& error) {
     // Every rank is here: rank 0 speaks, all leave in order.
-    if (communicator->rank() == 0) print_error({error.error_class(), error.what()});
+    if (communicator->rank() == 0) comm::print_failure({error.error_class(), error.what()});
     return error.exit_code();
   } catch (...) {
     // The others do not know: end the job, this rank's line is the cause.
-    comm::Failure failure = comm::current_failure();
-    failure.message =
-        fmt::format("rank {} on {}: {}", communicator->rank(), comm::MpiSession::host_name(), failure.message);
-    print_error(failure);
-    comm::MpiSession::abort(failure.error_class == ErrorClass::kUsage ? 2 : 1);
+    const auto [error_class, message] = comm::current_failure();
+    const std::string place = fmt::format("rank {} on {}", communicator->rank(), comm::MpiSession::host_name());
+    comm::print_failure({error_class, fmt::format("{}: {}", place, message)});
+    comm::MpiSession::abort(error_class == ErrorClass::kUsage ? 2 : 1);
   }
 }
 

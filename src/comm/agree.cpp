@@ -1,6 +1,8 @@
 #include "shardtune/comm/agree.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <filesystem>
 #include <new>
 #include <string_view>
 
@@ -23,6 +25,28 @@ Failure foreign_failure(std::string_view text) {
   return {ErrorClass::kInternal, std::string(text)};
 }
 
+/// A path that cannot even be examined (a loop of links, a name that is too long, missing rights): the storage's fault.
+Failure path_failure(const std::filesystem::filesystem_error& error) {
+  return {ErrorClass::kBadStorage,
+          escape_control(fmt::format("{}: {}", error.path1().string(), error.code().message()))};
+}
+
+std::optional<Failure> failure_of(const std::function<void()>& phase) {
+  try {
+    phase();
+    return std::nullopt;
+  } catch (...) {
+    return current_failure();
+  }
+}
+
+/// The failure of rank `root`, on every rank.
+Failure broadcast_failure(Communicator& communicator, const std::optional<Failure>& local, int root) {
+  int error_class = local ? static_cast<int>(local->error_class) : 0;
+  communicator.broadcast(std::as_writable_bytes(std::span(&error_class, 1)), root);
+  return {static_cast<ErrorClass>(error_class), communicator.broadcast_text(local ? local->message : "", root)};
+}
+
 }  // namespace
 
 Failure current_failure() {
@@ -32,9 +56,17 @@ Failure current_failure() {
     return {error.error_class(), error.what()};
   } catch (const std::bad_alloc&) {
     return out_of_memory("an allocation failed");
+  } catch (const std::filesystem::filesystem_error& error) {
+    return path_failure(error);
   } catch (const std::exception& error) {
     return foreign_failure(error.what());
   }
+}
+
+void print_failure(const Failure& failure) {
+  std::fputs(fmt::format("shardtune: error ({}): {}\n", error_class_name(failure.error_class), failure.message).c_str(),
+             stderr);
+  std::fflush(stderr);
 }
 
 void agree_or_throw(Communicator& communicator, const std::optional<Failure>& local) {
@@ -42,24 +74,24 @@ void agree_or_throw(Communicator& communicator, const std::optional<Failure>& lo
   const auto first = std::find(failed.begin(), failed.end(), 1);
   if (first == failed.end()) return;
   const int root = static_cast<int>(first - failed.begin());
-  int error_class = local ? static_cast<int>(local->error_class) : 0;
-  communicator.broadcast(std::as_writable_bytes(std::span(&error_class, 1)), root);
-  const std::string message = communicator.broadcast_text(local ? local->message : "", root);
+  const auto [error_class, message] = broadcast_failure(communicator, local, root);
   const bool same = local.has_value() && local->message == message;
   const std::vector<int> all_same = communicator.gather_values(same ? 1 : 0);
   const bool everywhere = std::all_of(all_same.begin(), all_same.end(), [](int flag) { return flag == 1; });
-  throw AgreedError(static_cast<ErrorClass>(error_class),
-                    everywhere ? message : fmt::format("rank {}: {}", root, message));
+  throw AgreedError(error_class, everywhere ? message : fmt::format("rank {}: {}", root, message));
 }
 
 void agree(Communicator& communicator, const std::function<void()>& phase) {
-  std::optional<Failure> failure;
-  try {
-    phase();
-  } catch (...) {
-    failure = current_failure();
-  }
-  agree_or_throw(communicator, failure);
+  agree_or_throw(communicator, failure_of(phase));
+}
+
+void agree_on_root(Communicator& communicator, const std::function<void()>& phase) {
+  const std::optional<Failure> local = communicator.rank() == 0 ? failure_of(phase) : std::nullopt;
+  int failed = local.has_value() ? 1 : 0;
+  communicator.broadcast(std::as_writable_bytes(std::span(&failed, 1)), 0);
+  if (failed == 0) return;
+  const auto [error_class, message] = broadcast_failure(communicator, local, 0);
+  throw AgreedError(error_class, message);
 }
 
 }  // namespace shardtune::comm

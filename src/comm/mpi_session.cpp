@@ -1,6 +1,7 @@
 #include <mpi.h>
 
 #include <cstdlib>
+#include <string_view>
 
 #include "mpi_check.h"
 #include "shardtune/comm/mpi.h"
@@ -41,6 +42,12 @@ std::string MpiSession::host_name() {
   int length = 0;
   MPI_Get_processor_name(name, &length);
   return {name, static_cast<std::size_t>(length)};
+}
+
+bool MpiSession::is_first_process() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
+    if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
+  return true;
 }
 
 }  // namespace shardtune::comm

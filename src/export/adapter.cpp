@@ -90,8 +90,7 @@ std::vector<std::string> linear_names(const fsdp::ShardedModel& shards) {
 void write_adapter(const std::filesystem::path& folder, const adapters::LoraConfig& lora, const std::string& base_model,
                    fsdp::ShardedModel& shards, comm::Communicator& communicator) {
   const std::vector<FullTensor> tensors = gather_trained(shards, communicator, at::kFloat);
-  comm::agree(communicator, [&] {
-    if (communicator.rank() != 0) return;
+  comm::agree_on_root(communicator, [&] {
     std::vector<io::TensorView> views;
     for (const FullTensor& tensor : tensors) views.push_back(tensor.view(adapters::peft_name(tensor.name)));
     io::write_safetensors(folder / "adapter_model.safetensors", views, {{"format", "pt"}});

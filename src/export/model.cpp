@@ -32,8 +32,7 @@ void write_config(const std::filesystem::path& base_folder, const std::filesyste
 void write_model(const std::filesystem::path& folder, const std::filesystem::path& base_folder, at::ScalarType type,
                  fsdp::ShardedModel& shards, comm::Communicator& communicator) {
   const std::vector<FullTensor> tensors = gather_trained(shards, communicator, type);
-  comm::agree(communicator, [&] {
-    if (communicator.rank() != 0) return;
+  comm::agree_on_root(communicator, [&] {
     std::vector<io::TensorView> views;
     for (const FullTensor& tensor : tensors) views.push_back(tensor.view(tensor.name));
     io::write_safetensors(folder / "model.safetensors", views, {{"format", "pt"}});

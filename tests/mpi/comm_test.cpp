@@ -1,6 +1,7 @@
 // Collectives with exactly representable contents, sizes that do not divide, size 0, and messages cut into pieces.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <numeric>
 
 #include "shardtune/comm/agree.h"
@@ -110,6 +111,33 @@ TEST(Agree, TheSameFailureEverywhereNamesNoRank) {
 
 TEST(Agree, NothingHappensWhenAllSucceed) {
   EXPECT_NO_THROW(comm::agree(world(), [] {}));
+  EXPECT_NO_THROW(comm::agree_on_root(world(), [] {}));
+}
+
+TEST(Agree, WhatOnlyTheRootDoesNamesNoRank) {
+  int runs = 0;
+  try {
+    comm::agree_on_root(world(), [&] {
+      ++runs;
+      fail(ErrorClass::kBadStorage, "no room");
+    });
+    FAIL() << "no error on rank " << world().rank();
+  } catch (const comm::AgreedError& error) {
+    EXPECT_EQ(error.error_class(), ErrorClass::kBadStorage);
+    EXPECT_STREQ(error.what(), "no room");
+  }
+  EXPECT_EQ(runs, world().rank() == 0 ? 1 : 0);
+}
+
+TEST(Agree, PathsThatCannotBeExaminedAreOfTheStorage) {
+  const std::string name(300, 'x');
+  try {
+    comm::agree(world(), [&] { std::filesystem::create_directory("/tmp/" + name); });
+    FAIL();
+  } catch (const comm::AgreedError& error) {
+    EXPECT_EQ(error.error_class(), ErrorClass::kBadStorage);
+    EXPECT_EQ(std::string(error.what()), "/tmp/" + name + ": File name too long");
+  }
 }
 
 }  // namespace

@@ -18,6 +18,9 @@ class MpiSession {
   /// Ends the job on all ranks at once; for failures the others do not know about. Does not return.
   [[noreturn]] static void abort(int exit_code);
   static std::string host_name();
+  /// Whether the launcher started this process as the first one; known from its environment variables, so also without a
+  /// session. True without a launcher.
+  static bool is_first_process();
 };
 
 struct MpiLimits {
