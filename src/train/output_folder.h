@@ -5,8 +5,9 @@
 
 namespace shardtune::train {
 
-/// Proves on rank 0 that OUTPUT_DIR is writable, and refuses a folder that already holds a run unless it is resumed or
-/// --overwrite_output_dir is given. Returns whether an old run is there that the new one replaces.
+/// Proves on rank 0 that OUTPUT_DIR is writable and that the run will write over nothing but what it may: refuses a folder with
+/// files of the run's names that no run left, and one that already holds a run unless that is resumed or --overwrite_output_dir
+/// is given. Returns whether an old run is there that the new one replaces.
 bool prepare_output_folder(const options::RunOptions& options);
 
 /// Removes the files of the run that --overwrite_output_dir replaces, and nothing else. Called when the new run is built: a new

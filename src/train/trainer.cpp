@@ -36,10 +36,11 @@ class Trainer {
     if (communicator_.rank() == 0) writer_.emplace(options_.output_dir);
   }
 
-  void resume(const std::filesystem::path& folder) {
+  /// `replaces`: the output folder holds another run, which goes when this one stands.
+  void resume(const std::filesystem::path& folder, bool replaces) {
     state_ = checkpoint::load(folder, state_, *run_.shards, *run_.optimizer, communicator_);
     check_position(folder);
-    clear_the_way(folder);
+    refuse_newer_checkpoints(folder, replaces);
     say(fmt::format("resumed from {} at step {}", folder.string(), state_.step));
     if (state_.step >= run_.total_steps)
       throw comm::AgreedError(ErrorClass::kUsage,
@@ -86,16 +87,14 @@ class Trainer {
   }
 
   /// Going on from an older checkpoint would meet the newer ones when it saves.
-  void clear_the_way(const std::filesystem::path& folder) {
-    comm::agree(communicator_, [&] {
-      if (communicator_.rank() != 0) return;
+  void refuse_newer_checkpoints(const std::filesystem::path& folder, bool replaces) {
+    comm::agree_on_root(communicator_, [&] {
+      if (replaces) return;
       const auto newest = checkpoint::newest(options_.output_dir);
       if (newest && checkpoint::step_of(*newest) > state_.step)
         fail(ErrorClass::kBadCheckpoint,
              "{} is at step {}, but --output_dir holds the newer {}; resume from that, or move it away",
              folder.string(), state_.step, newest->filename().string());
-      for (const auto& moved : checkpoint::set_incomplete_aside(options_.output_dir))
-        say(fmt::format("a checkpoint without manifest.json is not complete; it is now {}", moved.string()));
     });
   }
 
@@ -183,9 +182,7 @@ class Trainer {
   /// Rank 0 writes; all ranks learn whether it worked.
   void write(const std::function<void()>& action) {
     progress_.clear();
-    comm::agree(communicator_, [&] {
-      if (communicator_.rank() == 0) action();
-    });
+    comm::agree_on_root(communicator_, action);
   }
 
   void export_result(const FinalMetrics& final) {
@@ -225,16 +222,17 @@ void run_in_prepared_folder(const options::ParseResult& parsed, comm::Communicat
   std::filesystem::path resume;
   comm::agree(communicator, [&] { resume = resolve_resume(parsed.options); });
   const std::unique_ptr<Run> run = build_run(parsed.options, communicator, explicitly_set(parsed));
-  comm::agree(communicator, [&] {
-    if (communicator.rank() != 0) return;
+  Trainer trainer(*run, parsed);
+  comm::agree_on_root(communicator, [&] { print_banner(*run, parsed); });
+  if (!resume.empty()) trainer.resume(resume, replaces);
+  comm::agree_on_root(communicator, [&] {
     if (replaces) remove_old_run(parsed.options);
     replaces = false;
-    print_banner(*run, parsed);
+    for (const auto& moved : checkpoint::set_incomplete_aside(parsed.options.train.output_dir))
+      fmt::print("a checkpoint without manifest.json is not complete; it is now {}\n", moved.string());
     io::write_file_atomic(std::filesystem::path(parsed.options.train.output_dir) / "run_options.json",
                           options::effective_as_json(parsed.effective));
   });
-  Trainer trainer(*run, parsed);
-  if (!resume.empty()) trainer.resume(resume);
   trainer.run();
 }
 
@@ -252,9 +250,7 @@ void record_error(const std::filesystem::path& output_dir, const comm::AgreedErr
 void train(const options::ParseResult& parsed, comm::Communicator& communicator) {
   check_same_options(parsed, communicator);
   bool replaces = false;
-  comm::agree(communicator, [&] {
-    if (communicator.rank() == 0) replaces = prepare_output_folder(parsed.options);
-  });
+  comm::agree_on_root(communicator, [&] { replaces = prepare_output_folder(parsed.options); });
   try {
     run_in_prepared_folder(parsed, communicator, replaces);
   } catch (const comm::AgreedError& error) {

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import shutil
 import struct
 
@@ -202,7 +203,94 @@ class NonFinite(CliTest):
                 self.assertEqual(lines[-1], {"error_class": "non_finite", "error": message})
 
 
+class Paths(CliTest):
+    """Paths that cannot be reached: the line names the option, and the class is that of what the path stands for."""
+
+    OPTIONS = {"model_name_or_path": "bad_model", "adapter_name_or_path": "bad_model", "dataset_name": "bad_data",
+               "output_dir": "bad_storage", "resume_from_checkpoint": "bad_checkpoint"}
+
+    def refuse(self, path, code, fragments, error_classes=OPTIONS, ranks=(2,)):
+        for n in ranks:
+            for name, error_class in error_classes.items():
+                with self.subTest(option=name, ranks=n):
+                    done = run(n, options(lora_options(output_dir=self.scratch / "out"), **{name: path}))
+                    message = self.check_failed_cleanly(done, code, error_class, [name, *fragments])
+                    self.assertFalse(message.startswith("rank "), message)
+
+    def test_loop_of_links(self):
+        (self.scratch / "loop").symlink_to("loop")
+        self.refuse(self.scratch / "loop", 1, [str(self.scratch / "loop"), "Too many levels of symbolic links"])
+
+    def test_name_too_long(self):
+        self.refuse(self.scratch / ("x" * 300), 1, ["File name too long"])
+
+    def test_line_break_and_invalid_bytes(self):
+        usage = dict.fromkeys(self.OPTIONS, "usage")
+        self.refuse(f"{self.scratch}/a\nb", 2, ["a\\nb", "is not allowed"], usage)
+        # A byte that is no UTF-8, and half a surrogate pair, which is none either.
+        self.refuse(os.fsdecode(os.fsencode(self.scratch) + b"/\xff"), 2, ["\\xff", "is not allowed"], usage)
+        self.refuse(os.fsdecode(os.fsencode(self.scratch) + b"/\xed\xa0\x80"), 2, ["is not allowed"], usage)
+
+
 class Output(CliTest):
+    def test_names_that_runs_write(self):
+        """The lists of tests/unit/train/output_folder_test.cpp, whose files are safe from a run: nothing else may be written."""
+        common = {"metrics.jsonl", "run_options.json", "README.md", "tokenizer.json", "tokenizer_config.json",
+                  "special_tokens_map.json", "chat_template.jinja"}
+        model = self.model_copy()
+        for name in ("special_tokens_map.json", "generation_config.json"):
+            (model / name).write_text("{}")
+        (model / "chat_template.jinja").write_text("{{ messages }}")
+        full = dict(use_peft_lora=None, adapter_name_or_path=None, lora_dropout=None)
+        for kind, changes, own in (("lora", {}, {"adapter_model.safetensors", "adapter_config.json"}),
+                                   ("full", full, {"model.safetensors", "config.json", "generation_config.json"})):
+            with self.subTest(kind=kind):
+                output = self.scratch / kind
+                self.check_succeeded(run(1, options(lora_options(**changes), model_name_or_path=model, output_dir=output)))
+                self.assertEqual({path.name for path in output.iterdir()}, common | own)
+
+    def test_file_of_the_user_is_refused(self):
+        output = self.scratch / "out"
+        output.mkdir()
+        (output / "README.md").write_text("my notes")
+        for n, done in in_parallel(lambda n: run(n, options(lora_options(output_dir=output))), (1, 3)).items():
+            with self.subTest(ranks=n):
+                message = self.check_failed_cleanly(done, 1, "bad_storage", ["'README.md'", str(output)])
+                self.assertTrue(message.startswith("--output_dir"), "rank 0 alone looks, so no rank is named")
+        self.assertEqual({path.name: path.read_text() for path in output.iterdir()}, {"README.md": "my notes"})
+        (output / "README.md").unlink()
+        (output / "train.jsonl").write_bytes((CASES / "rows-uneven.jsonl").read_bytes())
+        self.check_succeeded(run(2, options(lora_options(output_dir=output, dataset_name=output / "train.jsonl"))))
+
+    def test_metrics_file_that_is_a_pipe(self):
+        output = self.scratch / "out"
+        self.check_succeeded(run(1, options(lora_options(output_dir=output))))
+        (output / "metrics.jsonl").unlink()
+        os.mkfifo(output / "metrics.jsonl")
+        done = run(2, options(lora_options(output_dir=output, overwrite_output_dir=True)))
+        self.check_failed_cleanly(done, 1, "bad_storage", ["'metrics.jsonl'"])
+
+    def test_input_in_what_an_overwriting_run_removes(self):
+        output = self.scratch / "out"
+        base = lora_options(output_dir=output, save_strategy="epoch", num_train_epochs=1)
+        self.check_succeeded(run(1, options(base)))
+        checkpoint = next(output.glob("checkpoint-*"))
+        shutil.copyfile(CASES / "rows-uneven.jsonl", checkpoint / "rows.jsonl")
+        done = run(2, options(base, overwrite_output_dir=True, dataset_name=checkpoint / "rows.jsonl"))
+        self.check_failed_cleanly(done, 2, "usage", ["--dataset_name", checkpoint.name])
+        self.assertTrue((checkpoint / "rows.jsonl").exists())
+
+    def test_overwriting_leaves_folders_of_the_user(self):
+        output = self.scratch / "out"
+        base = lora_options(output_dir=output, save_strategy="epoch", num_train_epochs=1)
+        self.check_succeeded(run(1, options(base)))
+        kept = output / "checkpoint-important" / "weights"
+        kept.parent.mkdir()
+        kept.write_text("mine")
+        self.check_succeeded(run(2, options(base, overwrite_output_dir=True)))
+        self.assertEqual(sorted(path.name for path in output.glob("checkpoint-*")), ["checkpoint-3", "checkpoint-important"])
+        self.assertEqual(kept.read_text(), "mine")
+
     def test_below_a_file(self):
         (self.scratch / "file").write_text("")
         base = lora_options(output_dir=self.scratch / "file" / "out")

@@ -110,6 +110,39 @@ class Resume(CliTest):
         self.assertTrue((straight / "incomplete-checkpoint-6" / "rank-00001.h5").exists())
         self.assertTrue((straight / "checkpoint-6" / "manifest.json").exists())
 
+    def test_into_the_folder_of_another_run(self):
+        """The two would mix; with --overwrite_output_dir the other one goes, but only when this one stands."""
+        straight, other = self.straight(2), self.scratch / "other"
+        self.check_succeeded(run(2, options(self.per_rank(2), seed=7, output_dir=other)))
+
+        def content():
+            return {path.relative_to(other): path.read_bytes() for path in other.rglob("*") if path.is_file()}
+
+        before = content()
+        done = self.resumed(2, straight / "checkpoint-3", other)
+        self.check_failed_cleanly(done, 1, "bad_storage", ["already holds a run", "run_options.json", "--overwrite_output_dir"])
+        done = self.resumed(2, straight / "checkpoint-3", other, overwrite_output_dir=True, seed=8)
+        self.check_failed_cleanly(done, 1, "bad_checkpoint", ["--seed was"])
+        self.assertEqual(content(), before)
+        done = self.resumed(2, other / "checkpoint-3", other, overwrite_output_dir=True)
+        self.check_failed_cleanly(done, 2, "usage", ["--resume_from_checkpoint", "--overwrite_output_dir"])
+        self.assertEqual(content(), before)
+        self.check_succeeded(self.resumed(2, straight / "checkpoint-3", other, overwrite_output_dir=True))
+        self.assertEqual(sorted(path.name for path in other.glob("checkpoint-*")), ["checkpoint-6"])
+        self.assertEqual((other / "adapter_model.safetensors").read_bytes(), (straight / "adapter_model.safetensors").read_bytes())
+        self.assertEqual(len(read_lines(other / "metrics.jsonl")), 4)
+
+    def test_after_half_a_line_of_metrics(self):
+        """As a node leaves it that loses power: the records that follow parse."""
+        straight = self.straight(2)
+        metrics = straight / "metrics.jsonl"
+        shutil.rmtree(straight / "checkpoint-6")
+        metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:3]) + '{"step": 4, "ep')
+        self.check_succeeded(self.resumed(2, True, straight))
+        lines = metrics.read_text().splitlines()
+        self.assertEqual(lines[3], '{"step": 4, "ep')
+        self.assertEqual([json.loads(line)["step"] for line in lines[4:]], [4, 5, 6, 6])
+
     def test_other_seed_changes_the_result(self):
         """The comparison above can fail: another seed gives other masks and another order."""
         first = read_lines(self.straight(2) / "metrics.jsonl")
