@@ -72,17 +72,14 @@ std::filesystem::path save(const std::filesystem::path& output_dir, const RunSta
                            optim::AdamW& optimizer, comm::Communicator& communicator) {
   const std::filesystem::path target = output_dir / fmt::format("checkpoint-{}", state.step);
   std::optional<io::AtomicFolder> folder;
-  comm::agree(communicator, [&] {
-    if (communicator.rank() == 0) folder.emplace(target);
-  });
+  comm::agree_on_root(communicator, [&] { folder.emplace(target); });
   const std::filesystem::path temporary = communicator.broadcast_text(folder ? folder->path().string() : "", 0);
   Hashes hashes{};
   comm::agree(communicator, [&] {
     hashes = write_rank_file(rank_file(temporary, communicator.rank()), state, shards, optimizer, communicator);
   });
   const std::vector<Hashes> all = communicator.gather_values(hashes);
-  comm::agree(communicator, [&] {
-    if (communicator.rank() != 0) return;
+  comm::agree_on_root(communicator, [&] {
     io::write_file_atomic(temporary / kManifest, manifest_text(state, shards, all));
     folder->publish();
   });
