@@ -36,7 +36,7 @@ OWNED_LIBRARIES = {
     "H5": ("io",),
     "mpi.h": ("comm",),
     "nccl": ("comm",),
-    "pcre2": ("data",),
+    "pcre2": ("core",),
 }
 # Modules that stay free of LibTorch: they compile in a second, and programs on a login node need no tensor library.
 WITHOUT_TORCH = ("io", "data", "options")

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 #include <cctype>
-#include <regex>
 
 #include "shardtune/adapters/lora.h"
 #include "shardtune/core/error.h"
+#include "shardtune/core/regex.h"
 
 namespace shardtune::adapters {
 namespace {
@@ -20,13 +20,18 @@ bool matches(const std::string& module, const std::string& entry) {
          (module.size() > entry.size() && module.ends_with(entry) && module[module.size() - entry.size() - 1] == '.');
 }
 
+/// Without blanks at both ends; "" when there is nothing else.
+std::string trimmed(const std::string& text) {
+  const auto first = text.find_first_not_of(" \t"), last = text.find_last_not_of(" \t");
+  return first == std::string::npos ? "" : text.substr(first, last - first + 1);
+}
+
 std::vector<std::string> split_list(const std::string& text) {
   std::vector<std::string> entries;
   std::string entry;
   const auto flush = [&] {
-    const auto first = entry.find_first_not_of(" \t"), last = entry.find_last_not_of(" \t");
-    if (first == std::string::npos) fail(ErrorClass::kUsage, "--lora_target_modules '{}' has an empty entry", text);
-    entries.push_back(entry.substr(first, last - first + 1));
+    entries.push_back(trimmed(entry));
+    if (entries.back().empty()) fail(ErrorClass::kUsage, "--lora_target_modules '{}' has an empty entry", text);
     entry.clear();
   };
   for (const char c : text) {
@@ -37,9 +42,12 @@ std::vector<std::string> split_list(const std::string& text) {
   return entries;
 }
 
-bool is_plain_name(const std::string& entry) {
-  return std::all_of(entry.begin(), entry.end(),
-                     [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '.' || c == '-'; });
+/// Names and what may stand between them. Anything else makes the whole text one pattern, its commas (as in {1,2}) included:
+/// PEFT knows a list of names or a pattern, never a list of patterns.
+bool is_name_list(const std::string& text) {
+  return std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return std::isalnum(c) || c == '_' || c == '.' || c == '-' || c == ',' || c == ' ' || c == '\t';
+  });
 }
 
 std::vector<std::string> other_modules(const model::ModelConfig& config) {
@@ -63,20 +71,33 @@ std::vector<std::string> other_modules(const model::ModelConfig& config) {
        near.empty() ? "" : fmt::format(", did you mean '{}'?", near), fmt::join(short_names, ", "));
 }
 
-std::set<std::string> resolve_pattern(const std::string& pattern, const model::ModelConfig& config) {
-  std::regex expression;
-  try {
-    expression = std::regex(pattern, std::regex::ECMAScript);
-  } catch (const std::regex_error& error) {
-    fail(ErrorClass::kUsage, "--lora_target_modules: '{}' is not a regular expression: {}", pattern, error.what());
+/// PEFT reads patterns with Python's re. What both read, but not as the same, is refused; what Python alone reads is an error
+/// of PCRE2.
+void refuse_other_meaning(const std::string& pattern) {
+  for (std::size_t at = 0; at + 1 < pattern.size(); ++at) {
+    const std::string_view here = std::string_view(pattern).substr(at, 2);
+    if (here == "{,")
+      fail(ErrorClass::kUsage, "--lora_target_modules: '{{,' at byte {} of the pattern is not followed; write '{{0,'",
+           at);
+    if (here == "[:")
+      fail(ErrorClass::kUsage,
+           "--lora_target_modules: '[:' at byte {} of the pattern is not followed; write the letters out, as in [a-z]",
+           at);
+    if (here[0] == '\\') ++at;
   }
+}
+
+std::set<std::string> resolve_pattern(const std::string& pattern, const model::ModelConfig& config) {
+  const Regex regex = Regex::compile(pattern, "--lora_target_modules", ErrorClass::kUsage);
+  refuse_other_meaning(pattern);
   std::set<std::string> found;
   for (const std::string& module : linear_modules(config))
-    if (std::regex_match(module, expression)) found.insert(module);
+    if (regex.matches_whole(module)) found.insert(module);
   if (found.empty())
-    fail(ErrorClass::kUsage,
-         "--lora_target_modules: the pattern '{}' matches no linear module; a full name is for example {}", pattern,
-         linear_modules(config).front());
+    fail(
+        ErrorClass::kUsage,
+        "--lora_target_modules: the pattern '{}' matches no linear module; it must match the full name, for example {}",
+        pattern, linear_modules(config).front());
   return found;
 }
 
@@ -96,10 +117,9 @@ std::set<std::string> resolve_targets(const std::string& targets, const model::M
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   const std::vector<std::string> modules = linear_modules(config);
   if (lower == "all-linear") return {modules.begin(), modules.end() - 1};
-  const std::vector<std::string> entries = split_list(targets);
-  if (entries.size() == 1 && !is_plain_name(entries[0])) return resolve_pattern(entries[0], config);
+  if (!is_name_list(targets)) return resolve_pattern(trimmed(targets), config);
   std::set<std::string> found;
-  for (const std::string& entry : entries) {
+  for (const std::string& entry : split_list(targets)) {
     bool any = false;
     for (const std::string& module : modules)
       if (matches(module, entry)) {

@@ -77,7 +77,7 @@ std::int32_t AddedTokens::Trie::longest(std::string_view text) const {
 }
 
 AddedTokens::AddedTokens(const nlohmann::json& json, const std::string& where)
-    : word_character_(Regex::from_pcre2(kWordCharacter, where)) {
+    : word_character_(Regex::compile(kWordCharacter, where, ErrorClass::kBadModel)) {
   if (json.is_null()) return;
   if (!json.is_array())
     fail(ErrorClass::kBadModel, "{}: added_tokens must be a list, found {}", where, json.type_name());

@@ -56,7 +56,7 @@ void PreTokenizer::add(const nlohmann::json& json, const std::string& where) {
   } else if (type == "Digits") {
     const bool individual = flag_or(json, "individual_digits", false, here);
     steps_.push_back(
-        {Regex::from_tokenizer("\\p{N}", here), individual ? Behavior::kIsolated : Behavior::kContiguous, false});
+        {tokenizer_regex("\\p{N}", here), individual ? Behavior::kIsolated : Behavior::kContiguous, false});
   } else if (type == "ByteLevel") {
     add_byte_level(json, here);
   } else {
@@ -84,14 +84,14 @@ void PreTokenizer::add_split(const nlohmann::json& json, const std::string& wher
   const auto found =
       std::find_if(known.begin(), known.end(), [&](const auto& entry) { return entry.first == behavior; });
   if (found == known.end()) fail(ErrorClass::kBadModel, "{}: behavior '{}' is not supported", where, behavior);
-  steps_.push_back({Regex::from_tokenizer(literal ? escaped : text, where), found->second, invert});
+  steps_.push_back({tokenizer_regex(literal ? escaped : text, where), found->second, invert});
 }
 
 void PreTokenizer::add_byte_level(const nlohmann::json& json, const std::string& where) {
   byte_level_seen_ = true;
   add_prefix_space_ = flag_or(json, "add_prefix_space", true, where);
   if (flag_or(json, "use_regex", true, where))
-    byte_level_steps_.push_back({Regex::from_tokenizer(kByteLevelPattern, where), Behavior::kIsolated, false});
+    byte_level_steps_.push_back({tokenizer_regex(kByteLevelPattern, where), Behavior::kIsolated, false});
 }
 
 Words PreTokenizer::split(std::string_view text) const {

@@ -151,4 +151,12 @@ std::string translate_pattern(const std::string& pattern, const std::string& whe
   return Translator(pattern, where).run();
 }
 
+Regex tokenizer_regex(const std::string& pattern, const std::string& where) {
+  Regex regex = Regex::compile(translate_pattern(pattern, where), where, ErrorClass::kBadModel);
+  if (regex.can_match_empty())
+    fail(ErrorClass::kBadModel, "{}: pattern '{}' can match the empty string, which this program does not follow",
+         where, pattern);
+  return regex;
+}
+
 }  // namespace shardtune::data

@@ -24,8 +24,8 @@ struct LoraConfig {
 std::vector<std::string> linear_modules(const model::ModelConfig& config);
 
 /// Resolves --lora_target_modules as PEFT does: "all-linear" (any case) is every linear of the layers, never the head; a list
-/// entry matches a full module name or a dotted suffix; one entry with regular-expression characters is matched against
-/// the whole name. Unlike PEFT a list entry that matches nothing is refused, and so is one that names a module that is no
+/// entry matches a full module name or a dotted suffix; a text with a character that no module name has is one regular
+/// expression (PCRE2, limited in length, nesting and steps) and must match the whole name. Unlike PEFT a list entry that matches nothing is refused, and so is one that names a module that is no
 /// linear: Error(kUsage) with near names.
 std::set<std::string> resolve_targets(const std::string& targets, const model::ModelConfig& config);
 

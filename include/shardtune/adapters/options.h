@@ -11,7 +11,7 @@ struct AdapterOptions {
   double lora_alpha = 16;
   double lora_dropout = 0.1;
   /// "all-linear" (any case), a comma-separated list of module names or dotted suffixes, or one regular expression (a
-  /// single entry with a character that no module name has) matched against the full module name.
+  /// text with a character that no module name has) matched against the full module name.
   std::string lora_target_modules = "q_proj,k_proj,v_proj,o_proj,down_proj,up_proj,gate_proj";
   bool use_rslora = false;
   std::string adapter_name_or_path;  ///< PEFT folder to start from, "" for a new adapter

@@ -51,28 +51,28 @@ TEST(Split, PrefixSpaceOnlyWhereThereIsNone) {
 }
 
 TEST(Pattern, WhiteSpaceIsUnicodes) {
-  const Regex regex = Regex::from_tokenizer("\\s+", "test");
+  const Regex regex = tokenizer_regex("\\s+", "test");
   // Line separators and NEL are white space; the Mongolian vowel separator and the zero-width space are not.
   EXPECT_EQ(regex.find_all("a\u0085\u2028\u2029\u00A0\u3000\v\fb").size(), 1u);
   EXPECT_TRUE(regex.find_all("\u180E\u200B\uFEFF").empty());
-  EXPECT_EQ(Regex::from_tokenizer("\\S+", "test").find_all("\u180E").size(), 1u);
-  EXPECT_EQ(Regex::from_tokenizer("[^\\s\\p{L}]+", "test").find_all("a\u180E b").size(), 1u);
+  EXPECT_EQ(tokenizer_regex("\\S+", "test").find_all("\u180E").size(), 1u);
+  EXPECT_EQ(tokenizer_regex("[^\\s\\p{L}]+", "test").find_all("a\u180E b").size(), 1u);
 }
 
 TEST(Pattern, WhatMayMeanSomethingElseIsRefused) {
   for (const char* bad : {"\\h",        "\\w+",     "\\bx",    "x\\b",         "\\R",    "^a",     "a$",    "(?m:a)",
                           "(?<name>a)", "\\p{Han}", "\\p{^L}", "(?i:\\p{Lu})", "[a[b]]", "[a&&b]", "[\\S]", "a{2}+",
                           "a{2}?",      "a{,3}",    "\\1",     "\\u12",        "[]a]",   "[\\w]",  "\\v",   "a\\"})
-    expect_error(ErrorClass::kBadModel, {"test", "pattern"}, [&] { Regex::from_tokenizer(bad, "test"); });
-  expect_error(ErrorClass::kBadModel, {"test", "empty string"}, [] { Regex::from_tokenizer("a*", "test"); });
-  expect_error(ErrorClass::kBadModel, {"test", "cannot be compiled"}, [] { Regex::from_tokenizer("(a", "test"); });
+    expect_error(ErrorClass::kBadModel, {"test", "pattern"}, [&] { tokenizer_regex(bad, "test"); });
+  expect_error(ErrorClass::kBadModel, {"test", "empty string"}, [] { tokenizer_regex("a*", "test"); });
+  expect_error(ErrorClass::kBadModel, {"test", "cannot be compiled"}, [] { tokenizer_regex("(a", "test"); });
 }
 
 TEST(Pattern, UsualOnesPass) {
   for (const char* good :
        {R"((?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
         R"([\p{Lu}\p{Lt}]*[\p{Ll}\p{M}]++(?i:'d)?|\d+|x{2,})", R"([\u3040-\u30FF]+)", R"(a(?=b)|(?<=a)b|(?>c))"})
-    EXPECT_NO_THROW(Regex::from_tokenizer(good, "test")) << good;
+    EXPECT_NO_THROW(tokenizer_regex(good, "test")) << good;
 }
 
 }  // namespace
