@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "shardtune/core/error.h"
 #include "shardtune/io/json.h"
+#include "shardtune/model/weights.h"
 
 namespace shardtune::adapters {
 namespace {
@@ -20,7 +22,21 @@ bool flag(const json& config, const char* key, const std::string& where) {
   return config[key].get<bool>();
 }
 
+/// Missing or what Python takes for false: PEFT then does nothing.
+bool is_unset(const json& config, const char* key) {
+  return !config.contains(key) || config[key].is_null() || config[key].empty() || config[key] == "";
+}
+
+/// How the adapter began is history once its tensors are there, unless the start changed more than the adapter: PiSSA, OLoRA,
+/// CorDA, LoftQ and LoRA-GA take something out of the base, so that the folder fits only a base changed in the same way, and
+/// MiCA keeps B fixed in training. The starts listed here change A and B alone (PEFT 0.21, tuners/lora/layer.py).
+bool starts_from_plain_base(const json& kind) {
+  if (kind.is_null() || kind.is_boolean()) return true;
+  return kind == "gaussian" || kind == "eva" || kind == "orthogonal";
+}
+
 /// Settings of PEFT that change the mathematics and that this program does not compute: refused unless at their neutral value.
+/// layers_pattern: without layers_to_transform it selects nothing, but then PEFT refuses the folder as contradicting itself.
 void refuse_unknown_kinds(const json& config, const std::string& where) {
   const auto refuse_if = [&](bool bad, const char* key) {
     if (bad)
@@ -28,12 +44,33 @@ void refuse_unknown_kinds(const json& config, const std::string& where) {
   };
   for (const char* key : {"use_dora", "fan_in_fan_out", "lora_bias", "use_qalora"})
     refuse_if(flag(config, key, where), key);
-  for (const char* key : {"rank_pattern", "alpha_pattern"})
-    refuse_if(config.contains(key) && config[key].is_object() && !config[key].empty(), key);
-  for (const char* key : {"layer_replication", "layers_to_transform", "modules_to_save", "trainable_token_indices",
-                          "target_parameters", "exclude_modules"})
-    refuse_if(config.contains(key) && !config[key].is_null() && !config[key].empty(), key);
+  for (const char* key :
+       {"rank_pattern", "alpha_pattern", "layer_replication", "layers_to_transform", "layers_pattern",
+        "modules_to_save", "trainable_token_indices", "target_parameters", "exclude_modules", "alora_invocation_tokens",
+        "velora_config", "monteclora_config", "kasa_config", "use_bdlora", "arrow_config"})
+    refuse_if(!is_unset(config, key), key);
   refuse_if(config.contains("bias") && config["bias"] != "none", "bias");
+  if (config.contains("init_lora_weights") && !starts_from_plain_base(config["init_lora_weights"]))
+    fail(ErrorClass::kBadModel,
+         "{}: 'init_lora_weights' is {}; only true, false, 'gaussian', 'eva' and 'orthogonal' are supported: another "
+         "start changes the base too; save from PEFT with path_initial_model_for_weight_conversion",
+         where, config["init_lora_weights"].dump());
+}
+
+/// The scale is multiplied in fp32.
+void check_scale(const LoraConfig& lora, ErrorClass error_class, const std::string& what) {
+  constexpr double kLow = std::numeric_limits<float>::min(), kHigh = std::numeric_limits<float>::max();
+  if (lora.scaling() >= kLow && lora.scaling() <= kHigh) return;
+  fail(error_class, "{} {} with rank {} makes the adapters' scale {}; expected a scale from {:.3g} to {:.3g} (fp32)",
+       what, lora.alpha, lora.rank, lora.scaling(), kLow, kHigh);
+}
+
+/// Dropout compares words of 32 bits with p * 2^32: nearer to 1 than this no word would be kept, and no scale makes up for it.
+void check_dropout(double dropout) {
+  constexpr double kHigh = 1 - 0x1p-32;
+  if (dropout >= 0 && dropout <= kHigh) return;
+  fail(ErrorClass::kUsage, "--lora_dropout is {}; expected a number from 0 to {}, nearer to 1 nothing is kept", dropout,
+       kHigh);
 }
 
 std::string targets_text(const json& targets, const std::string& where) {
@@ -74,10 +111,12 @@ LoraConfig read_adapter_config(const std::filesystem::path& folder, const model:
       config["r"].get<std::int64_t>() > 65536)
     fail(ErrorClass::kBadModel, "{}: 'r' must be an integer from 1 to 65536", where);
   out.rank = config["r"].get<std::int64_t>();
-  if (!config.contains("lora_alpha") || !config["lora_alpha"].is_number())
-    fail(ErrorClass::kBadModel, "{}: 'lora_alpha' must be a number", where);
+  if (!config.contains("lora_alpha") || !config["lora_alpha"].is_number() || !(config["lora_alpha"].get<double>() > 0))
+    fail(ErrorClass::kBadModel, "{}: 'lora_alpha' is {}, expected a number above 0", where,
+         config.value("lora_alpha", json()).dump());
   out.alpha = config["lora_alpha"].get<double>();
   out.rank_stabilised = flag(config, "use_rslora", where);
+  check_scale(out, ErrorClass::kBadModel, where + ": 'lora_alpha'");
   out.modules = folder_targets(config.value("target_modules", json()), where, model);
   return out;
 }
@@ -116,8 +155,10 @@ LoraConfig make_lora_config(const AdapterOptions& options, const model::ModelCon
     out.rank = options.lora_r;
     out.alpha = options.lora_alpha;
     out.rank_stabilised = options.use_rslora;
+    check_scale(out, ErrorClass::kUsage, "--lora_alpha");
     out.modules = resolve_targets(options.lora_target_modules, config);
   }
+  check_dropout(options.lora_dropout);
   out.dropout = options.lora_dropout;
   return out;
 }
@@ -130,10 +171,7 @@ void check_adapter_weights(const io::SafetensorsFolder& folder, const std::vecto
       ++expected;
       const std::string name = peft_name(parameter.name);
       if (!folder.contains(name)) fail(ErrorClass::kBadModel, "the adapter holds no tensor '{}'", name);
-      const io::TensorInfo& info = folder.tensor(name);
-      if (info.shape != parameter.shape)
-        fail(ErrorClass::kBadModel, "{}: tensor '{}' has shape [{}], the model and adapter_config.json ask for [{}]",
-             folder.file_of(name).string(), name, fmt::join(info.shape, ", "), fmt::join(parameter.shape, ", "));
+      model::check_tensor(folder, name, parameter.shape, "the model and adapter_config.json ask for");
     }
   if (folder.names().size() != expected)
     fail(ErrorClass::kBadModel, "the adapter holds {} tensors, adapter_config.json asks for {}", folder.names().size(),

@@ -45,6 +45,18 @@ void read_elements(const io::SafetensorsFolder& folder, const std::string& name,
   }
 }
 
+void check_tensor(const io::SafetensorsFolder& folder, const std::string& name, const std::vector<std::int64_t>& shape,
+                  std::string_view wish) {
+  const io::TensorInfo& info = folder.tensor(name);
+  const std::string file = folder.file_of(name).string();
+  if (info.shape != shape)
+    fail(ErrorClass::kBadModel, "{}: tensor '{}' has shape [{}], {} [{}]", file, name, fmt::join(info.shape, ", "),
+         wish, fmt::join(shape, ", "));
+  if (!is_weight_dtype(info.dtype))
+    fail(ErrorClass::kBadModel, "{}: tensor '{}' has dtype {}, expected F32, F16 or BF16", file, name,
+         dtype_name(info.dtype));
+}
+
 void check_weights(const io::SafetensorsFolder& folder, const std::vector<UnitSpec>& units, bool tied_embeddings) {
   std::set<std::string> known;
   for (const UnitSpec& unit : units)
@@ -54,14 +66,7 @@ void check_weights(const io::SafetensorsFolder& folder, const std::vector<UnitSp
       if (!folder.contains(parameter.name))
         fail(ErrorClass::kBadModel, "the model files hold no tensor '{}' (expected shape [{}])", parameter.name,
              fmt::join(parameter.shape, ", "));
-      const io::TensorInfo& info = folder.tensor(parameter.name);
-      const std::string file = folder.file_of(parameter.name).string();
-      if (info.shape != parameter.shape)
-        fail(ErrorClass::kBadModel, "{}: tensor '{}' has shape [{}], config.json asks for [{}]", file, parameter.name,
-             fmt::join(info.shape, ", "), fmt::join(parameter.shape, ", "));
-      if (!is_weight_dtype(info.dtype))
-        fail(ErrorClass::kBadModel, "{}: tensor '{}' has dtype {}, expected F32, F16 or BF16", file, parameter.name,
-             dtype_name(info.dtype));
+      check_tensor(folder, parameter.name, parameter.shape, "config.json asks for");
     }
   for (const std::string& name : folder.names())
     if (!known.contains(name) && !is_redundant(name, tied_embeddings))

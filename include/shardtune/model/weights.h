@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "shardtune/io/safetensors.h"
@@ -14,6 +15,11 @@ namespace shardtune::model {
 /// the type through a buffer of at most 16 MiB: nobody ever holds a whole tensor. Values that are not finite are
 /// Error(kBadModel) with tensor and element.
 void read_elements(const io::SafetensorsFolder& folder, const std::string& name, std::int64_t first, at::Tensor out);
+
+/// Checks shape and type (F32, F16 or BF16) of a tensor that is there. `wish` stands before the expected shape in the message:
+/// "config.json asks for". Error(kBadModel) with file, tensor, expected and found.
+void check_tensor(const io::SafetensorsFolder& folder, const std::string& name, const std::vector<std::int64_t>& shape,
+                  std::string_view wish);
 
 /// Checks names, shapes and types of everything that will be read against the units' parameters, before any weight is read.
 /// Tensors of the files that the model does not have are refused, except those known to be redundant (rotary inv_freq, the

@@ -69,6 +69,73 @@ TEST(LoraConfig, KindsThatAreNotComputedAreRefused) {
   EXPECT_THAT(refusal([](json& c) { c.erase("target_modules"); }), ::testing::HasSubstr("target_modules"));
 }
 
+TEST(LoraConfig, PatternsAndLayersInAnyForm) {
+  for (const char* key : {"rank_pattern", "alpha_pattern", "layers_pattern"}) {
+    const std::string name = fmt::format("'{}'", key);
+    EXPECT_THAT(refusal([&](json& c) { c[key] = {"q_proj"}; }), ::testing::HasSubstr(name));
+    EXPECT_THAT(refusal([&](json& c) { c[key] = "layers"; }), ::testing::HasSubstr(name));
+    for (const json& nothing : {json(), json::array(), json::object(), json("")})
+      EXPECT_EQ(refusal([&](json& c) { c[key] = nothing; }), "no error") << key << " " << nothing;
+  }
+}
+
+TEST(LoraConfig, FurtherKindsAreRefused) {
+  for (const char* key :
+       {"alora_invocation_tokens", "velora_config", "monteclora_config", "kasa_config", "use_bdlora", "arrow_config"})
+    EXPECT_THAT(refusal([&](json& c) { c[key] = {{"x", 1}}; }), ::testing::HasSubstr(fmt::format("'{}'", key)));
+}
+
+TEST(LoraConfig, StartsThatChangeTheBaseAreRefused) {
+  for (const json& kind : {json("pissa"), json("pissa_niter_16"), json("olora"), json("corda"), json("loftq"),
+                           json("lora_ga"), json("mica"), json("new"), json(1)})
+    EXPECT_THAT(refusal([&](json& c) { c["init_lora_weights"] = kind; }),
+                ::testing::AllOf(::testing::HasSubstr("adapter_config.json: 'init_lora_weights' is " + kind.dump())));
+  for (const json& kind : {json(true), json(false), json(), json("gaussian"), json("eva"), json("orthogonal")})
+    EXPECT_EQ(refusal([&](json& c) { c["init_lora_weights"] = kind; }), "no error") << kind;
+}
+
+TEST(LoraConfig, AlphaOfAFolder) {
+  for (const json& alpha : {json(0), json(-8), json(-0.5), json("8"), json()})
+    EXPECT_THAT(refusal([&](json& c) { c["lora_alpha"] = alpha; }),
+                ::testing::AllOf(::testing::HasSubstr("adapter_config.json: 'lora_alpha' is " + alpha.dump()),
+                                 ::testing::HasSubstr("above 0")));
+  EXPECT_THAT(refusal([](json& c) { c.erase("lora_alpha"); }), ::testing::HasSubstr("'lora_alpha' is null"));
+  EXPECT_THAT(refusal([](json& c) { c["lora_alpha"] = 1e300; }),
+              ::testing::AllOf(::testing::HasSubstr("adapter_config.json: 'lora_alpha' 1e+300 with rank 4"),
+                               ::testing::HasSubstr("scale 2.5e+299")));
+  EXPECT_THAT(refusal([](json& c) { c["lora_alpha"] = 1e-300; }), ::testing::HasSubstr("scale 2.5e-301"));
+}
+
+std::string option_refusal(double alpha, double dropout, std::int64_t rank = 8) {
+  adapters::AdapterOptions options;
+  options.lora_r = rank;
+  options.lora_alpha = alpha;
+  options.lora_dropout = dropout;
+  try {
+    adapters::make_lora_config(options, config());
+  } catch (const Error& error) {
+    EXPECT_EQ(error.error_class(), ErrorClass::kUsage);
+    return error.what();
+  }
+  return "no error";
+}
+
+// Largest fp32: (2 - 2^-23) * 2^127; smallest normal one: 2^-126. A rank of 1 makes the scale alpha itself.
+TEST(LoraConfig, ScaleFitsIntoFp32) {
+  EXPECT_THAT(option_refusal(1e300, 0), ::testing::HasSubstr("--lora_alpha 1e+300 with rank 8"));
+  EXPECT_EQ(option_refusal(0x1.fffffep127, 0, 1), "no error");
+  EXPECT_THAT(option_refusal(0x1p128, 0, 1), ::testing::HasSubstr("--lora_alpha"));
+  EXPECT_EQ(option_refusal(0x1p-126, 0, 1), "no error");
+  EXPECT_THAT(option_refusal(0x1p-127, 0, 1), ::testing::HasSubstr("--lora_alpha"));
+}
+
+TEST(LoraConfig, DropoutThatKeepsNothingIsRefused) {
+  EXPECT_EQ(option_refusal(16, 0.99999999), "no error");
+  EXPECT_EQ(option_refusal(16, 1 - 0x1p-32), "no error");
+  EXPECT_THAT(option_refusal(16, 1 - 0x1p-33), ::testing::HasSubstr("--lora_dropout"));
+  EXPECT_THAT(option_refusal(16, -0.5), ::testing::HasSubstr("--lora_dropout"));
+}
+
 TEST(LoraConfig, NamesInPeftsFiles) {
   EXPECT_EQ(adapters::peft_name("model.layers.0.mlp.up_proj.lora_A.weight"),
             "base_model.model.model.layers.0.mlp.up_proj.lora_A.weight");
