@@ -79,9 +79,10 @@ struct DropoutKey {
   std::span<const std::int64_t> samples;  ///< [N] document of each token
   std::span<const std::int32_t> document_positions;  ///< [N] position in the document
 };
-/// x [N, D] with dropped elements zero and the others divided by 1 - p. The mask is a pure function of the key (Philox:
-/// key seed; counter sample, step, site, (position * D + column) / 4; word column mod 4; kept when word >= p * 2^32), so it
-/// is computed again in backward and never stored, and does not depend on ranks or batch composition.
+/// x [N, D] with dropped elements zero and the others divided by the share of words that keep, 1 - ceil(p * 2^32) / 2^32. The
+/// mask is a pure function of the key (Philox: key seed; counter sample, step, site, (position * D + column) / 4; word column
+/// mod 4; kept when word >= p * 2^32), so it is computed again in backward and never stored, and does not depend on ranks or
+/// batch composition. p is from 0 to 1 - 2^-32.
 at::Tensor dropout(const at::Tensor& x, const DropoutKey& key);
 
 }  // namespace shardtune::ops

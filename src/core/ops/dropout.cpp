@@ -36,7 +36,8 @@ at::Tensor dropout(const at::Tensor& x, const DropoutKey& key) {
   const auto* from = input.const_data_ptr<float>();
   auto* to = result.mutable_data_ptr<float>();
   const auto threshold = static_cast<std::uint32_t>(std::min(std::ceil(key.probability * 4294967296.0), 4294967295.0));
-  const float scale = 1.0f / (1.0f - static_cast<float>(key.probability));
+  // The inverse of the share of the 2^32 words that is kept, and not of 1 - p, which fp32 rounds coarsely near p = 1.
+  const auto scale = static_cast<float>(4294967296.0 / (4294967296.0 - threshold));
   at::parallel_for(0, rows, 8, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t n = begin; n < end; ++n) {
       const auto token = static_cast<std::size_t>(n);

@@ -53,6 +53,21 @@ TEST(Dropout, KeepsTheRightShare) {
   EXPECT_NEAR(kept, 0.9, 6 * std::sqrt(0.1 * 0.9 / 200000.0));  // six standard deviations
 }
 
+// 1e-6 of 2^32 words are 4294.97, of which 4294 keep: p = 1e-6 is what fp32 makes of it to 1.3 percent only.
+TEST(Dropout, ScaleIsTheInverseOfTheKeptShareNearOne) {
+  Tokens tokens;
+  for (std::int32_t i = 0; i < 4096; ++i) {
+    tokens.samples.push_back(i);
+    tokens.positions.push_back(0);
+  }
+  const at::Tensor y = ops::dropout(at::ones({4096, 4096}), tokens.key(1 - 1e-6));
+  const at::Tensor kept = y.masked_select(y != 0);
+  EXPECT_NEAR(static_cast<double>(kept.numel()), 16.8, 6 * std::sqrt(16.8));  // six standard deviations
+  ASSERT_GT(kept.numel(), 0);
+  EXPECT_FLOAT_EQ(kept.min().item<float>(), 4294967296.0f / 4294.0f);
+  EXPECT_FLOAT_EQ(kept.max().item<float>(), 4294967296.0f / 4294.0f);
+}
+
 TEST(Dropout, DependsOnTheDocumentAndNotOnTheBatch) {
   const Tokens together{{1, 1, 2}, {0, 1, 0}}, alone{{2}, {0}};
   const at::Tensor x = at::ones({3, 64});
