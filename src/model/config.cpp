@@ -38,14 +38,22 @@ class Reader {
   std::int64_t integer_or(const char* key, std::int64_t low, std::int64_t high, std::int64_t otherwise) const {
     return has(key) ? integer(key, low, high) : otherwise;
   }
-  double number(const char* key) const {
+  double number(const char* key, double low, double high) const {
     if (!has(key)) fail(ErrorClass::kBadModel, "{}: '{}' is missing", where_, key);
     const json& value = object_[key];
-    if (!value.is_number() || !(value.get<double>() > 0) || !std::isfinite(value.get<double>()))
-      fail(ErrorClass::kBadModel, "{}: '{}' is {}, expected a number above 0", where_, key, value.dump());
+    if (!value.is_number() || !(value.get<double>() >= low && value.get<double>() <= high))
+      fail(ErrorClass::kBadModel, "{}: '{}' is {}, expected a number from {} to {}", where_, key, value.dump(), low,
+           high);
     return value.get<double>();
   }
-  double number_or(const char* key, double otherwise) const { return has(key) ? number(key) : otherwise; }
+  double number_or(const char* key, double low, double high, double otherwise) const {
+    return has(key) ? number(key, low, high) : otherwise;
+  }
+  /// Refuses a setting that this program does not compute unless it has the value that changes nothing.
+  void only(const char* key, double neutral, const char* reason) const {
+    if (!has(key) || (object_[key].is_number() && object_[key].get<double>() == neutral)) return;
+    fail(ErrorClass::kBadModel, "{}: '{}' is {}, expected {}: {}", where_, key, object_[key].dump(), neutral, reason);
+  }
   bool boolean_or(const char* key, bool otherwise) const {
     if (!has(key)) return otherwise;
     if (!object_[key].is_boolean())
@@ -64,6 +72,12 @@ class Reader {
   std::string where_;
 };
 
+// Wide around what Llama models have (epsilon 1e-6 and 1e-5, theta 1e4 to 1e7, factors 1 to 32), and such that everything
+// computed from them is a normal number of fp32. Theta below 1 would turn later components faster than earlier ones.
+constexpr double kLowEpsilon = 1e-12, kHighEpsilon = 1;
+constexpr double kLowTheta = 1, kHighTheta = 1e12;
+constexpr double kLowBand = 1e-3, kHighFactor = 1e6;
+
 void check_architecture(const Reader& config) {
   const std::string type = config.text_or("model_type", "");
   std::string architecture = type == "llama" ? "LlamaForCausalLM" : "";
@@ -81,6 +95,12 @@ void check_architecture(const Reader& config) {
     if (config.boolean_or(bias, false))
       fail(ErrorClass::kBadModel, "{}: '{}' is true; linear layers with a bias are not supported", config.where(),
            bias);
+  // The other keys that LlamaForCausalLM of Transformers 5.24 follows; keys of other models (sliding_window,
+  // attn_logit_softcapping, num_local_experts) and pretraining_tp mean nothing to it.
+  config.only("attention_dropout", 0, "dropout on attention is not supported");
+  if (!config.boolean_or("is_causal", true))
+    fail(ErrorClass::kBadModel, "{}: 'is_causal' is false; attention in both directions is not supported",
+         config.where());
   const std::string activation = config.text_or("hidden_act", "silu");
   if (activation != "silu")
     fail(ErrorClass::kBadModel, "{}: hidden_act '{}' is not supported, only silu", config.where(), activation);
@@ -89,19 +109,21 @@ void check_architecture(const Reader& config) {
 RotaryConfig read_rotary(const Reader& config) {
   RotaryConfig rotary;
   const bool new_spelling = config.has("rope_parameters");
-  rotary.theta = config.number_or("rope_theta", 10000.0);
+  rotary.theta = config.number_or("rope_theta", kLowTheta, kHighTheta, 10000.0);
   const char* key = new_spelling ? "rope_parameters" : "rope_scaling";
   if (!config.has(key)) return rotary;
   const Reader rope(config.at(key), config.where() + " " + key);
-  rotary.theta = rope.number_or("rope_theta", rotary.theta);
+  rotary.theta = rope.number_or("rope_theta", kLowTheta, kHighTheta, rotary.theta);
   rotary.type = rope.text_or("rope_type", rope.text_or("type", "default"));
   if (rotary.type == "default") return rotary;
   if (rotary.type != "llama3")
     fail(ErrorClass::kBadModel, "{}: rope type '{}' is not supported; known types: default, llama3", rope.where(),
          rotary.type);
-  rotary.factor = rope.number("factor");
-  rotary.low_freq_factor = rope.number("low_freq_factor");
-  rotary.high_freq_factor = rope.number("high_freq_factor");
+  for (const Reader& reader : {config, rope})  // only the types with a factor read it
+    reader.only("partial_rotary_factor", 1, "a rotary embedding of a part of the head is not supported");
+  rotary.factor = rope.number("factor", 1, kHighFactor);
+  rotary.low_freq_factor = rope.number("low_freq_factor", kLowBand, kHighFactor);
+  rotary.high_freq_factor = rope.number("high_freq_factor", kLowBand, kHighFactor);
   rotary.original_length = rope.integer("original_max_position_embeddings", 1, 1ll << 40);
   if (rotary.high_freq_factor <= rotary.low_freq_factor)
     fail(ErrorClass::kBadModel, "{}: high_freq_factor {} must be above low_freq_factor {}", rope.where(),
@@ -147,7 +169,7 @@ ModelConfig read_config(const std::filesystem::path& folder) {
   out.head_dim = config.integer_or("head_dim", 2, 65536, out.hidden_size / out.heads);
   if (out.head_dim % 2 != 0) fail(ErrorClass::kBadModel, "{}: head_dim {} is odd", file.string(), out.head_dim);
   out.max_positions = config.integer_or("max_position_embeddings", 1, 1ll << 40, 2048);
-  out.norm_epsilon = config.number_or("rms_norm_eps", 1e-6);
+  out.norm_epsilon = config.number_or("rms_norm_eps", kLowEpsilon, kHighEpsilon, 1e-6);
   out.tied_embeddings = config.boolean_or("tie_word_embeddings", false);
   out.dtype = read_dtype(config);
   out.rotary = read_rotary(config);

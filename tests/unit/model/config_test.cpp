@@ -107,6 +107,62 @@ TEST(ModelConfig, RefusesBadNumbersWithKeyAndRange) {
   EXPECT_THAT(refusal([](json& c) { c["torch_dtype"] = "int8"; }), ::testing::HasSubstr("'int8'"));
 }
 
+TEST(ModelConfig, RefusesNumbersThatNoLlamaHas) {
+  for (const json& value : {json(1e300), json(1e-300), json(1e-50), json(-1e-5), json(2), json("1e-5")})
+    EXPECT_THAT(refusal([&](json& c) { c["rms_norm_eps"] = value; }),
+                ::testing::HasSubstr("'rms_norm_eps' is " + value.dump() + ", expected a number from 1e-12 to 1"));
+  for (const json& value : {json(1e300), json(1e-300), json(0), json(0.5), json(-10000)}) {
+    EXPECT_THAT(refusal([&](json& c) { c["rope_theta"] = value; }),
+                ::testing::HasSubstr("'rope_theta' is " + value.dump() + ", expected a number from 1 to"));
+    EXPECT_THAT(refusal([&](json& c) {
+                  c["rope_parameters"] = {{"rope_theta", value}};
+                }),
+                ::testing::HasSubstr("rope_parameters: 'rope_theta' is " + value.dump()));
+  }
+  for (const double epsilon : {1e-5, 1e-6, 1e-8})
+    EXPECT_EQ(refusal([&](json& c) { c["rms_norm_eps"] = epsilon; }), "no error");
+  for (const double theta : {10000.0, 5e5, 5e6, 1e8})
+    EXPECT_EQ(refusal([&](json& c) { c["rope_theta"] = theta; }), "no error");
+}
+
+TEST(ModelConfig, RefusesFactorsThatNoLlamaHas) {
+  const json llama3 = {{"rope_type", "llama3"},
+                       {"factor", 32.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 8192}};
+  const auto with = [&](const char* key, const json& value) {
+    return refusal([&](json& c) {
+      c["rope_scaling"] = llama3;
+      c["rope_scaling"][key] = value;
+    });
+  };
+  EXPECT_EQ(with("factor", 32.0), "no error");
+  for (const json& value : {json(0.5), json(1e300), json(0)})
+    EXPECT_THAT(with("factor", value), ::testing::HasSubstr("'factor' is " + value.dump()));
+  EXPECT_THAT(with("low_freq_factor", 1e-300), ::testing::HasSubstr("'low_freq_factor' is 1e-300"));
+  EXPECT_THAT(with("high_freq_factor", 1e300), ::testing::HasSubstr("'high_freq_factor' is 1e+300"));
+  EXPECT_THAT(with("partial_rotary_factor", 0.5), ::testing::HasSubstr("'partial_rotary_factor' is 0.5, expected 1"));
+  EXPECT_EQ(with("partial_rotary_factor", 1.0), "no error");
+}
+
+TEST(ModelConfig, AttentionAsTransformersWouldRunIt) {
+  for (const json& value : {json(0.1), json(1e-9), json(-0.1), json("0"), json(false)})
+    EXPECT_THAT(refusal([&](json& c) { c["attention_dropout"] = value; }),
+                ::testing::HasSubstr("'attention_dropout' is " + value.dump() + ", expected 0"));
+  for (const json& value : {json(0), json(0.0), json()})
+    EXPECT_EQ(refusal([&](json& c) { c["attention_dropout"] = value; }), "no error");
+  EXPECT_THAT(refusal([](json& c) { c["is_causal"] = false; }), ::testing::HasSubstr("'is_causal' is false"));
+  // What LlamaForCausalLM does not read.
+  EXPECT_EQ(refusal([](json& c) {
+              c["pretraining_tp"] = 2;
+              c["sliding_window"] = 4096;
+              c["num_local_experts"] = 8;
+              c["attn_logit_softcapping"] = 30.0;
+            }),
+            "no error");
+}
+
 TEST(ModelConfig, MissingFolderNamesTheOption) {
   try {
     model::read_config("/no/such/folder");
