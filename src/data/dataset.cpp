@@ -1,9 +1,12 @@
 #include "shardtune/data/dataset.h"
 
+#include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "line_reader.h"
 #include "shardtune/core/error.h"
+#include "shardtune/data/chat.h"
 #include "shardtune/io/json.h"
 #include "utf8.h"
 
@@ -13,11 +16,10 @@ namespace {
 /// Turns the records of one file into examples; the file and line of the record at hand are in `where`.
 class ExampleReader {
  public:
-  ExampleReader(const DataOptions& options, const Tokenizer& tokenizer, const ChatRenderer& renderer,
-                std::int64_t model_vocabulary)
-      : options_(options), tokenizer_(tokenizer), renderer_(renderer), model_vocabulary_(model_vocabulary) {}
+  ExampleReader(const DataOptions& options, const TokenizerSource& tokenizer, std::int64_t model_vocabulary)
+      : options_(options), tokenizer_(tokenizer), model_vocabulary_(model_vocabulary) {}
 
-  Example read(const nlohmann::json& record, const std::string& where) const {
+  Example read(const nlohmann::json& record, const std::string& where) {
     if (!record.is_object())
       fail(ErrorClass::kBadData, "{}: expected a JSON object, found {}", where, record.type_name());
     Example example;
@@ -53,18 +55,19 @@ class ExampleReader {
 
   std::vector<std::int32_t> from_text(const nlohmann::json& value, const std::string& where) const {
     std::string text = text_of(value, ("column '" + options_.dataset_text_field + "'").c_str(), where);
-    const std::string& eos = tokenizer_.eos_token();
+    const Tokenizer& tokenizer = tokenizer_();
+    const std::string& eos = tokenizer.eos_token();
     if (!eos.empty() && !text.ends_with(eos)) text += eos;
-    std::vector<std::int32_t> ids = tokenizer_.encode(text, true);
+    std::vector<std::int32_t> ids = tokenizer.encode(text, true);
     // A text that brings its own BOS (rendered by a template) gets no second one from the post-processor.
-    const auto bos = tokenizer_.bos_id();
-    if (bos && ids.size() >= 2 && ids[0] == *bos && ids[1] == *bos && text.starts_with(tokenizer_.bos_token()) &&
-        !text.substr(tokenizer_.bos_token().size()).starts_with(tokenizer_.bos_token()))
+    const auto bos = tokenizer.bos_id();
+    if (bos && ids.size() >= 2 && ids[0] == *bos && ids[1] == *bos && text.starts_with(tokenizer.bos_token()) &&
+        !text.substr(tokenizer.bos_token().size()).starts_with(tokenizer.bos_token()))
       ids.erase(ids.begin());
     return ids;
   }
 
-  std::vector<std::int32_t> from_messages(const nlohmann::json& value, const std::string& where) const {
+  std::vector<std::int32_t> from_messages(const nlohmann::json& value, const std::string& where) {
     if (!value.is_array() || value.empty())
       fail(ErrorClass::kBadData, "{}: 'messages' must be a list with at least one message", where);
     std::vector<Message> messages;
@@ -75,8 +78,10 @@ class ExampleReader {
         fail(ErrorClass::kBadData, "{} must be an object with 'role' and 'content'", here);
       messages.push_back({text_of(entry["role"], "'role'", here), text_of(entry["content"], "'content'", here)});
     }
+    const Tokenizer& tokenizer = tokenizer_();
+    if (!renderer_) renderer_.emplace(tokenizer, options_.chat_template_format);
     try {
-      return tokenizer_.encode(renderer_.render(messages, false), false);
+      return tokenizer.encode(renderer_->render(messages, false), false);
     } catch (const Error& error) {
       throw Error(error.error_class(), where + ": " + error.what());
     }
@@ -88,9 +93,11 @@ class ExampleReader {
       fail(ErrorClass::kBadData, "{}: '{}' must be a list, found {}", where, column, value.type_name());
     std::vector<std::int32_t> out;
     out.reserve(value.size());
+    constexpr std::uint64_t kHighest = std::numeric_limits<std::int64_t>::max();
     for (std::size_t i = 0; i < value.size(); ++i) {
       const nlohmann::json& entry = value[i];
-      const bool number = entry.is_number_integer();
+      const bool beyond = entry.is_number_unsigned() && entry.get<std::uint64_t>() > kHighest;  // would wrap around
+      const bool number = entry.is_number_integer() && !beyond;
       const std::int64_t id = number ? entry.get<std::int64_t>() : -1;
       if (!(number && allow_ignored && id == kIgnoredLabel) && (id < 0 || id >= model_vocabulary_))
         fail(ErrorClass::kBadData, "{}: '{}' entry {} is {}; expected an id from 0 to {}{}", where, column, i + 1,
@@ -113,8 +120,8 @@ class ExampleReader {
   }
 
   const DataOptions& options_;
-  const Tokenizer& tokenizer_;
-  const ChatRenderer& renderer_;
+  const TokenizerSource& tokenizer_;
+  std::optional<ChatRenderer> renderer_;  ///< made for the first conversation
   std::int64_t model_vocabulary_;
 };
 
@@ -123,9 +130,8 @@ bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") ==
 }  // namespace
 
 std::vector<Example> read_examples(const std::filesystem::path& file, const DataOptions& options,
-                                   const Tokenizer& tokenizer, const ChatRenderer& renderer,
-                                   std::int64_t model_vocabulary) {
-  const ExampleReader reader(options, tokenizer, renderer, model_vocabulary);
+                                   const TokenizerSource& tokenizer, std::int64_t model_vocabulary) {
+  ExampleReader reader(options, tokenizer, model_vocabulary);
   std::vector<Example> examples;
   LineReader lines(file);
   while (lines.next()) {

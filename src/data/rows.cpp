@@ -110,8 +110,8 @@ class RowMaker {
 
 }  // namespace
 
-std::vector<Row> make_rows(const std::vector<Example>& examples, const DataOptions& options,
-                           RowStatistics& statistics) {
+std::vector<Row> make_rows(const std::vector<Example>& examples, const DataOptions& options, RowStatistics& statistics,
+                           const std::string& where) {
   if (options.max_length < 1 || options.max_length > 0x7FFFFFFF)
     fail(ErrorClass::kUsage, "--max_length is {}; expected 1 to 2147483647 tokens", options.max_length);
   const bool wrapped = options.packing_strategy == "wrapped";
@@ -138,8 +138,9 @@ std::vector<Row> make_rows(const std::vector<Example>& examples, const DataOptio
   statistics.tokens_dropped = statistics.tokens_in - statistics.tokens_kept;
   if (targets == 0)
     fail(ErrorClass::kBadData,
-         "none of the {} examples holds a trained token within --max_length {}; nothing to train on",
-         statistics.examples, options.max_length);
+         "{}: none of the {} examples holds a trained token within --max_length {}; at least one label behind the "
+         "first must not be -100",
+         where, statistics.examples, options.max_length);
   return rows;
 }
 

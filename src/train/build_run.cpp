@@ -23,18 +23,21 @@ at::ScalarType base_type_of(const model::ModelOptions& options, const model::Mod
   return ops::scalar_type(config.dtype);
 }
 
-std::vector<data::Row> read_rows(const options::RunOptions& options, const data::Tokenizer& tokenizer,
+std::vector<data::Row> read_rows(const options::RunOptions& options, const data::TokenizerSource& tokenizer,
                                  const model::ModelConfig& config, bool train, data::RowStatistics& statistics) {
   const std::filesystem::path file = data::split_file(options.data, train);
   if (file.empty()) return {};
-  const data::ChatRenderer renderer(tokenizer, options.data.chat_template_format);
-  const auto examples = data::read_examples(file, options.data, tokenizer, renderer, config.vocab_size);
-  return data::make_rows(examples, options.data, statistics);
+  const auto examples = data::read_examples(file, options.data, tokenizer, config.vocab_size);
+  return data::make_rows(examples, options.data, statistics, file.string() + (train ? "" : " (evaluation)"));
 }
 
 void read_data(Run& run) {
   const options::RunOptions& options = run.options;
-  const data::Tokenizer tokenizer = data::Tokenizer::load(options.model.model_name_or_path);
+  std::optional<data::Tokenizer> loaded;
+  const data::TokenizerSource tokenizer = [&]() -> const data::Tokenizer& {
+    if (!loaded) loaded.emplace(data::Tokenizer::load(options.model.model_name_or_path));
+    return *loaded;
+  };
   run.train_rows = read_rows(options, tokenizer, run.config, true, run.train_statistics);
   const bool evaluates = options.train.eval_strategy != "no" || options.train.eval_on_start;
   if (!evaluates) return;

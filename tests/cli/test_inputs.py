@@ -176,7 +176,26 @@ class Data(CliTest):
                 self.assertEqual(read_lines(self.scratch / f"out-{n}-{packing}" / "metrics.jsonl")[-1]["num_tokens"], 32)
 
     def test_nothing_to_train_on(self):
-        self.refuse(self.rows([{"input_ids": [5, 6], "labels": [-100, -100]}]), "none of the 1 examples", ranks=(3,))
+        self.refuse(self.rows([{"input_ids": [5, 6], "labels": [-100, -100]}]), "rows.jsonl: none of the 1 examples", ranks=(3,))
+
+    def test_nothing_to_evaluate_on(self):
+        folder = self.scratch / "data"
+        folder.mkdir()
+        self.rows([{"input_ids": [5, 6]}], "data/train.jsonl")
+        self.rows([{"input_ids": [5, 6], "labels": [-100, -100]}], "data/test.jsonl")
+        self.refuse(folder, "test.jsonl (evaluation): none of the 1 examples", eval_strategy="epoch", ranks=(3,))
+
+    def test_ids_train_with_a_tokenizer_that_cannot_be_followed(self):
+        model = self.model_copy()
+        tokenizer = json.loads((model / "tokenizer.json").read_text())
+        # As Llama 2's.
+        tokenizer["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"}]}
+        tokenizer["model"]["byte_fallback"] = True
+        (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+        base = lora_options(model_name_or_path=model)
+        self.check_refused(base, "bad_model", "tokenizer.json: normalizer Sequence", ranks=(3,))
+        rows = self.rows([{"input_ids": [5, 6, 7, 8]}] * 4)
+        self.check_succeeded(run(2, options(base, dataset_name=rows, output_dir=self.scratch / "out")))
 
     def test_long_samples_are_cut_counted_and_trained(self):
         base = lora_options(max_length=16)

@@ -37,7 +37,9 @@ struct RowStatistics {
 ///  - "wrapped": the examples of a group joined and cut each max_length tokens; the short last row of a group stays; one
 ///    attention segment a row.
 ///  - "bfd": examples cut at max_length, then best-fit decreasing; one segment per document.
-/// Error(kBadData) when no row holds a trained token, Error(kUsage) for max_length below 1 or an unknown strategy.
-std::vector<Row> make_rows(const std::vector<Example>& examples, const DataOptions& options, RowStatistics& statistics);
+/// Error(kBadData) when no row holds a trained token, Error(kUsage) for max_length below 1 or an unknown strategy. `where` names
+/// the data set in messages.
+std::vector<Row> make_rows(const std::vector<Example>& examples, const DataOptions& options, RowStatistics& statistics,
+                           const std::string& where = "the data set");
 
 }  // namespace shardtune::data

@@ -10,7 +10,8 @@ using nlohmann::json;
 
 std::vector<Example> read(const std::filesystem::path& file, const Tokenizer& tokenizer, std::int64_t vocabulary,
                           DataOptions options = {}) {
-  return read_examples(file, options, tokenizer, ChatRenderer(tokenizer, options.chat_template_format), vocabulary);
+  return read_examples(
+      file, options, [&]() -> const Tokenizer& { return tokenizer; }, vocabulary);
 }
 
 std::vector<Example> read_text(std::string_view content, std::int64_t vocabulary = 512) {
@@ -126,6 +127,17 @@ TEST(Dataset, LabelsAreTakenAsTheyAre) {
   EXPECT_EQ(examples.at(0).labels, (Ids{-100, 6, -100}));
 }
 
+TEST(Dataset, IdsNeedNoTokenizer) {
+  const TemporaryFolder folder;
+  const TokenizerSource none = []() -> const Tokenizer& { fail(ErrorClass::kBadModel, "cannot be followed"); };
+  const auto ids = folder.write("ids.jsonl", "{\"input_ids\": [5, 6]}\n{\"input_ids\": [7], \"labels\": [7]}\n");
+  EXPECT_EQ(read_examples(ids, {}, none, 512).size(), 2u);
+  for (const char* other : {"{\"text\": \"a\"}", "{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}"}) {
+    const auto mixed = folder.write("mixed.jsonl", std::string("{\"input_ids\": [5, 6]}\n") + other);
+    expect_error(ErrorClass::kBadModel, {"cannot be followed"}, [&] { read_examples(mixed, {}, none, 512); });
+  }
+}
+
 TEST(Dataset, TextColumnByOption) {
   const TemporaryFolder folder;
   DataOptions options;
@@ -153,6 +165,17 @@ TEST(Dataset, BadRecordsNameFileAndLine) {
       {"{\"input_ids\": [true]}", {"entry 1 is true"}},
       {"{\"input_ids\": [-100]}", {"entry 1 is -100"}},
       {"{\"input_ids\": [99999999999999999999]}", {"entry 1"}},
+      // Beyond 64 bits with a sign; the first would be -100 if it wrapped around.
+      {"{\"input_ids\": [1, 2], \"labels\": [1, 18446744073709551516]}", {"'labels' entry 2 is 18446744073709551516"}},
+      {"{\"input_ids\": [1], \"labels\": [9223372036854775808]}", {"'labels' entry 1 is 9223372036854775808"}},
+      {"{\"input_ids\": [1], \"labels\": [-9223372036854775809]}", {"'labels' entry 1"}},
+      {"{\"input_ids\": [1], \"labels\": [4294967196]}", {"'labels' entry 1 is 4294967196"}},
+      {"{\"input_ids\": [1], \"labels\": [-100.0]}", {"'labels' entry 1 is -100.0"}},
+      {"{\"input_ids\": [1], \"labels\": [false]}", {"'labels' entry 1 is false"}},
+      {"{\"input_ids\": [1], \"labels\": [null]}", {"'labels' entry 1 is null"}},
+      {"{\"input_ids\": [9223372036854775813]}", {"entry 1 is 9223372036854775813"}},
+      {"{\"input_ids\": [18446744073709551617]}", {"entry 1"}},
+      {"{\"input_ids\": [4294967297]}", {"entry 1 is 4294967297"}},
       {"{\"input_ids\": [1, 2], \"labels\": [1]}", {"1 labels for 2 input_ids"}},
       {"{\"input_ids\": [1], \"labels\": [-101]}", {"'labels' entry 1 is -101"}},
       {"{\"text\": \"\xFF\"}", {"not UTF-8", "byte 11"}},

@@ -13,8 +13,8 @@ std::vector<Row> rows_like(const json& settings, const char* file, RowStatistics
   options.packing = settings["packing"];
   if (options.packing) options.packing_strategy = settings["packing_strategy"];
   const Tokenizer tokenizer = Tokenizer::load(tiny_model());
-  const auto examples =
-      read_examples(data_folder() / "packing" / file, options, tokenizer, ChatRenderer(tokenizer, "tokenizer"), 512);
+  const auto examples = read_examples(
+      data_folder() / "packing" / file, options, [&]() -> const Tokenizer& { return tokenizer; }, 512);
   return make_rows(examples, options, statistics);
 }
 

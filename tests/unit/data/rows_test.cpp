@@ -19,7 +19,8 @@ Example example_of(std::int32_t tokens, std::int32_t first = 0) {
 /// The six texts of the acceptance cases: 6, 52, 9, 5, 27 and 13 tokens.
 std::vector<Example> uneven() {
   const Tokenizer tokenizer = Tokenizer::load(cases() / "base-gqa");
-  return read_examples(cases() / "rows-uneven.jsonl", {}, tokenizer, ChatRenderer(tokenizer, "tokenizer"), 520);
+  return read_examples(
+      cases() / "rows-uneven.jsonl", {}, [&]() -> const Tokenizer& { return tokenizer; }, 520);
 }
 
 DataOptions options_of(std::int64_t max_length, const char* packing) {
@@ -103,8 +104,8 @@ TEST(CaseA06, RowsWithoutATrainedTokenAreLeftOutAndCounted) {
   for (const char* packing : {"bfd", "wrapped", static_cast<const char*>(nullptr)}) {
     examples[0].labels[8] = packing == nullptr ? 8 : kIgnoredLabel;
     examples[1].labels[0] = packing == nullptr ? 0 : kIgnoredLabel;
-    expect_error(ErrorClass::kBadData, {"none of the 2 examples", "--max_length 6"},
-                 [&] { make_rows(examples, options_of(6, packing), statistics); });
+    expect_error(ErrorClass::kBadData, {"t.jsonl (evaluation): none of the 2 examples", "--max_length 6"},
+                 [&] { make_rows(examples, options_of(6, packing), statistics, "t.jsonl (evaluation)"); });
   }
 }
 
