@@ -1,6 +1,7 @@
 #include "tokenizer_config.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "added_tokens.h"
 #include "json_fields.h"
@@ -49,7 +50,9 @@ void check_added_tokens(const nlohmann::json& config, const AddedTokens& added, 
     if (same == tokens.end() || std::to_string(same->id) != id)
       fail(ErrorClass::kBadModel,
            "{}: '{}' is not an added token of tokenizer.json with this id; make the two files agree", here, content);
-    const auto differs = [&](const char* key, bool value) { return flag_or(entry, key, value, here) != value; };
+    const auto differs = [&, entry = std::cref(entry)](const char* key, bool value) {
+      return flag_or(entry.get(), key, value, here) != value;
+    };
     if (differs("single_word", same->single_word) || differs("lstrip", same->lstrip) ||
         differs("rstrip", same->rstrip) || differs("normalized", same->normalized))
       fail(ErrorClass::kBadModel, "{}: the flags of '{}' differ from tokenizer.json; make the two files agree", here,

@@ -171,6 +171,8 @@ ModelConfig read_config(const std::filesystem::path& folder) {
   out.max_positions = config.integer_or("max_position_embeddings", 1, 1ll << 40, 2048);
   out.norm_epsilon = config.number_or("rms_norm_eps", kLowEpsilon, kHighEpsilon, 1e-6);
   out.tied_embeddings = config.boolean_or("tie_word_embeddings", false);
+  // Transformers also takes the negative spelling of "none".
+  out.padding_index = config.integer_or("pad_token_id", -1, out.vocab_size - 1, -1);
   out.dtype = read_dtype(config);
   out.rotary = read_rotary(config);
   return out;

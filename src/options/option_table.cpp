@@ -104,9 +104,10 @@ Rows model_rows() {
       {"use_reentrant", group, "", Flag{}, in_model(&ModelOptions::use_reentrant),
        "Taken, and without effect here: the layers' backward is not recorded."},
       {"activation_policy", group, "", Text{"POLICY"}, in_model(&ModelOptions::activation_policy),
-       "Layers that keep their intermediate results: recompute (none), keep (all), every_N, last_K, or auto: as many as "
+       "Layers that keep their intermediate results: recompute (none), keep (all), every_N, last_K, or auto: as many "
+       "as "
        "memory allows. Empty: as gradient_checkpointing when that is given, else auto."},
-      {"memory_budget_gib", group, "GiB", kNotNegative, in_model(&ModelOptions::memory_budget_gib),
+      {"memory_budget_gib", group, "GiB", NumberRange{.min = 0, .max = 1e6}, in_model(&ModelOptions::memory_budget_gib),
        "Resident memory that a rank may take, for activation_policy auto; 0: 80 % of what is free on the node."},
   };
 }
@@ -186,14 +187,16 @@ Rows sharding_rows() {
       {"fsdp_forward_prefetch", group, "", Flag{}, in_fsdp(&FsdpOptions::forward_prefetch),
        "Fetch the next unit while this one computes."},
       {"fsdp_auto_wrap_policy", group, "", Choices{{"TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"}},
-       in_fsdp(&FsdpOptions::auto_wrap_policy), "What is gathered at once: one layer, layers up to a size, everything."},
+       in_fsdp(&FsdpOptions::auto_wrap_policy),
+       "What is gathered at once: one layer, layers up to a size, everything."},
       only_with({"fsdp_auto_wrap_policy", {"SIZE_BASED_WRAP"}},
                 {"fsdp_min_num_params", group, "parameters", IntegerRange{1, 1'000'000'000'000},
                  in_fsdp(&FsdpOptions::min_num_params), "Least size of a unit."}),
       {"fsdp_transformer_layer_cls_to_wrap", group, "", Choices{{"LlamaDecoderLayer"}},
        in_fsdp(&FsdpOptions::transformer_layer_cls_to_wrap), "The layer class; this program has one."},
       {"share_base_on_node", group, "", Choices{{"auto", "true", "false"}}, in_fsdp(&FsdpOptions::share_base_on_node),
-       "One copy of the frozen base for the ranks of a node, in shared memory, which is then never gathered. auto: when "
+       "One copy of the frozen base for the ranks of a node, in shared memory, which is then never gathered. auto: "
+       "when "
        "a shard group lies inside a node."},
   };
 }
@@ -237,7 +240,8 @@ Rows training_rows() {
        in_train(&TrainOptions::gradient_accumulation_steps), "Micro-batches of each rank in one optimizer step."},
       {"accumulation_order", group, "", Choices{{"micro_batch_first", "layer_first"}},
        in_train(&TrainOptions::accumulation_order),
-       "layer_first: all micro-batches of a step pass through a unit before the next is gathered, so a unit is gathered "
+       "layer_first: all micro-batches of a step pass through a unit before the next is gathered, so a unit is "
+       "gathered "
        "once a pass and step; their layer inputs are kept meanwhile. The numbers are the same."},
   };
 }
@@ -286,8 +290,8 @@ Rows output_rows() {
 const std::vector<OptionSpec>& option_table() {
   static const Rows table = [] {
     Rows all;
-    for (const auto rows : {general_rows, model_rows, data_rows, adapter_rows, sharding_rows, optimizer_rows, training_rows,
-                            evaluation_rows, output_rows}) {
+    for (const auto rows : {general_rows, model_rows, data_rows, adapter_rows, sharding_rows, optimizer_rows,
+                            training_rows, evaluation_rows, output_rows}) {
       for (OptionSpec& row : rows()) all.push_back(std::move(row));
     }
     return all;

@@ -53,7 +53,7 @@ void StepEngine::backward_stage(std::size_t stage, Walk& walk) {
   model::UnitTensors& tensors = shards_.stage(stage);
   if (stage == 0) {
     at::Tensor& table = tensors.gradients[model::LlamaModel::kEmbeddingSlot];
-    if (table.defined()) ops::add_embedding_gradient(table, walk.gradient, walk.ids);
+    if (table.defined()) ops::add_embedding_gradient(table, walk.gradient, walk.ids, model_.config().padding_index);
     return;
   }
   const model::DecoderLayer& layer = model_.layer(stage - 1);
@@ -135,8 +135,7 @@ void StepEngine::walk_forward(Walk& walk, F at_head) {
 double StepEngine::evaluate(const data::MicroBatch& batch) {
   Walk walk = make_walk(batch, 0, /*training=*/false);
   walk_forward(walk, [&](model::UnitTensors& head) {
-    walk.loss =
-        model_.loss(walk.x, walk.batch->targets, head, walk.context, 1.0, /*want_gradient=*/false).loss_sum;
+    walk.loss = model_.loss(walk.x, walk.batch->targets, head, walk.context, 1.0, /*want_gradient=*/false).loss_sum;
   });
   return walk.loss;
 }

@@ -62,8 +62,8 @@ std::pair<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& gradient, co
 
 /// Rows ids [N] of table [V, D].
 at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids);
-/// sink [V, D] (fp32) += rows of gradient [N, D] at ids.
-void add_embedding_gradient(at::Tensor& sink, const at::Tensor& gradient, const at::Tensor& ids);
+/// sink [V, D] (fp32) += rows of gradient [N, D] at ids, but for rows of id `padding` (-1: none).
+void add_embedding_gradient(at::Tensor& sink, const at::Tensor& gradient, const at::Tensor& ids, std::int64_t padding);
 
 /// Token losses of logits [n, V] (fp32, overwritten with the gradient) for targets [n]: returns the sum of
 /// logsumexp - logit[target] in fp64 and leaves scale * (softmax - onehot) in `logits`. fp64 sums: torch's own fp32

@@ -21,6 +21,8 @@ struct ModelConfig {
   std::int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, layers = 0;
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0, max_positions = 0;
   double norm_epsilon = 1e-6;
+  /// Row of the embedding that gets no gradient as an input (pad_token_id, as Transformers has it); -1: none.
+  std::int64_t padding_index = -1;
   bool tied_embeddings = false;
   Dtype dtype = Dtype::kF32;  ///< of the files, as config.json states it
   RotaryConfig rotary;

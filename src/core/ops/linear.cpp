@@ -76,15 +76,17 @@ void add_weight_gradient(at::Tensor& sink, const at::Tensor& gradient, const at:
 
 at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids) { return at::index_select(table, 0, ids); }
 
-void add_embedding_gradient(at::Tensor& sink, const at::Tensor& gradient, const at::Tensor& ids) {
+void add_embedding_gradient(at::Tensor& sink, const at::Tensor& gradient, const at::Tensor& ids, std::int64_t padding) {
   // Row by row in token order: a repeated id always adds up in the same order.
   const at::Tensor g = gradient.to(at::kFloat).contiguous();
   const auto* rows = ids.const_data_ptr<std::int64_t>();
   const auto* from = g.const_data_ptr<float>();
   auto* to = sink.mutable_data_ptr<float>();
   const std::int64_t width = g.size(1);
-  for (std::int64_t n = 0; n < g.size(0); ++n)
+  for (std::int64_t n = 0; n < g.size(0); ++n) {
+    if (rows[n] == padding) continue;
     for (std::int64_t d = 0; d < width; ++d) to[rows[n] * width + d] += from[n * width + d];
+  }
 }
 
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) { return at::silu(gate).mul_(up); }

@@ -94,7 +94,7 @@ TEST(Attention, StaysInsideSegmentsAndSharesKeyHeads) {
   };
   const double h = 1e-5;
   for (const auto& [token, head, column] : {std::tuple{0, 0, 0}, {4, 1, 3}, {8, 1, 7}, {11, 0, 2}}) {
-    const auto nudged = [&](const at::Tensor& t, double by) {
+    const auto nudged = [&, token = token, head = head, column = column](const at::Tensor& t, double by) {
       at::Tensor copy = t.clone();
       copy[token][head][column] += by;
       return copy;
@@ -125,8 +125,15 @@ TEST(Embedding, GradientAddsRepeatedIds) {
   const at::Tensor ids = at::tensor({2, 0, 2}, at::kLong);
   at::Tensor sink = at::zeros({4, 2});
   at::Tensor gradient = at::arange(6, at::kFloat).view({3, 2});
-  ops::add_embedding_gradient(sink, gradient, ids);
+  ops::add_embedding_gradient(sink, gradient, ids, /*padding=*/-1);
   EXPECT_TRUE(at::equal(sink, at::tensor({2.f, 3.f, 0.f, 0.f, 4.f, 6.f, 0.f, 0.f}).view({4, 2})));
+}
+
+TEST(Embedding, PaddingRowGetsNoGradient) {  // torch.nn.Embedding(padding_idx)
+  const at::Tensor ids = at::tensor({2, 0, 2}, at::kLong);
+  at::Tensor sink = at::zeros({3, 1});
+  ops::add_embedding_gradient(sink, at::ones({3, 1}), ids, /*padding=*/2);
+  EXPECT_TRUE(at::equal(sink, at::tensor({1.f, 0.f, 0.f}).view({3, 1})));
 }
 
 TEST(Linear, Bf16RoundsOnce) {

@@ -184,7 +184,7 @@ TEST(Dataset, BadRecordsNameFileAndLine) {
   for (const auto& [record, parts] : bad) {
     std::vector<std::string> all = parts;
     all.push_back("data.jsonl line 2");
-    expect_error(ErrorClass::kBadData, all, [&] { read_text("{\"text\": \"good\"}\n" + record + "\n"); });
+    expect_error(ErrorClass::kBadData, all, [text = "{\"text\": \"good\"}\n" + record + "\n"] { read_text(text); });
   }
   expect_error(ErrorClass::kBadData, {"no record"}, [] { read_text("\n \r\n"); });
   expect_error(ErrorClass::kBadData, {"no record"}, [] { read_text(""); });

@@ -33,7 +33,8 @@ TEST(AdamW, FollowsTheFormulaAndSparesNormsFromDecay) {
   OptimOptions options;
   options.weight_decay = 0.5;
   const auto communicator = comm::make_self_communicator();
-  fsdp::ShardedModel model(two_tensors(), at::kFloat, *communicator);
+  comm::Mesh mesh(*communicator);
+  fsdp::ShardedModel model(two_tensors(), {}, mesh);
   std::vector<Reference> expected;
   model.trained(1).for_each_range([&](std::size_t slot, std::int64_t begin, std::int64_t, at::Tensor part) {
     for (std::int64_t i = 0; i < part.numel(); ++i) {

@@ -9,6 +9,20 @@ RunOptions all_changed() {
               "--model_name_or_path=model",
               "--dtype=bfloat16",
               "--gradient_checkpointing=False",
+              "--use_reentrant=True",
+              "--activation_policy=last_3",
+              "--memory_budget_gib=12.2",
+              "--fsdp_version=2",
+              "--fsdp_sharding_strategy=HYBRID_SHARD",
+              "--shard_group_size=123",
+              "--fsdp_reshard_after_forward=4",
+              "--fsdp_backward_prefetch=BACKWARD_POST",
+              "--fsdp_forward_prefetch=False",
+              "--fsdp_auto_wrap_policy=SIZE_BASED_WRAP",
+              "--fsdp_min_num_params=124",
+              "--fsdp_transformer_layer_cls_to_wrap=LlamaDecoderLayer",
+              "--share_base_on_node=false",
+              "--accumulation_order=layer_first",
               "--dataset_name=set",
               "--dataset_train_split=split1",
               "--dataset_test_split=split2",
@@ -86,6 +100,24 @@ TEST(Fields, AdapterAndOptimizer) {
   EXPECT_EQ(options.optim.adam_beta1, 0.110);
   EXPECT_EQ(options.optim.adam_beta2, 0.111);
   EXPECT_EQ(options.optim.adam_epsilon, 0.112);
+}
+
+TEST(Fields, ShardingAndMemory) {
+  const RunOptions options = all_changed();
+  EXPECT_TRUE(options.model.use_reentrant);
+  EXPECT_EQ(options.model.activation_policy, "last_3");
+  EXPECT_EQ(options.model.memory_budget_gib, 12.2);
+  EXPECT_EQ(options.fsdp.version, 2);
+  EXPECT_EQ(options.fsdp.sharding_strategy, "HYBRID_SHARD");
+  EXPECT_EQ(options.fsdp.shard_group_size, 123);
+  EXPECT_EQ(options.fsdp.reshard_after_forward, "4");
+  EXPECT_EQ(options.fsdp.backward_prefetch, "BACKWARD_POST");
+  EXPECT_FALSE(options.fsdp.forward_prefetch);
+  EXPECT_EQ(options.fsdp.auto_wrap_policy, "SIZE_BASED_WRAP");
+  EXPECT_EQ(options.fsdp.min_num_params, 124);
+  EXPECT_EQ(options.fsdp.transformer_layer_cls_to_wrap, "LlamaDecoderLayer");
+  EXPECT_EQ(options.fsdp.share_base_on_node, "false");
+  EXPECT_EQ(options.train.accumulation_order, "layer_first");
 }
 
 TEST(Fields, Training) {
