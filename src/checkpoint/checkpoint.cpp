@@ -98,7 +98,7 @@ RunState load(const std::filesystem::path& folder, const RunState& expected, fsd
     roles = read_rank_file(folder, manifest, shards, communicator.rank());
   });
   for (std::size_t role = 0; role < kRoles.size(); ++role) unpack(roles[role], role, shards, optimizer);
-  optimizer.set_steps_taken(manifest.state.step);
+  optimizer.set_steps_taken(manifest.state.optimizer_steps);
   manifest.state.fixed = expected.fixed;
   return manifest.state;
 }

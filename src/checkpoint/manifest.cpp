@@ -115,6 +115,9 @@ std::string manifest_text(const RunState& state, fsdp::ShardedModel& shards, con
                                  {"step_in_epoch", state.position.step_in_epoch},
                                  {"num_tokens", state.num_tokens},
                                  {"loss_sum", state.loss_sum},
+                                 {"optimizer_steps", state.optimizer_steps},
+                                 {"loss_scale", state.loss_scale},
+                                 {"good_steps", state.good_steps},
                                  {"world_size", hashes.size()},
                                  {"fixed", fixed},
                                  {"parameters", parameters_json(shards)},
@@ -138,6 +141,9 @@ Manifest read_manifest(const std::filesystem::path& folder, const RunState& expe
   out.state.position = {manifest.count("epoch"), manifest.count("step_in_epoch")};
   out.state.num_tokens = manifest.count("num_tokens");
   out.state.loss_sum = manifest.finite("loss_sum");
+  out.state.optimizer_steps = manifest.count("optimizer_steps");
+  out.state.loss_scale = manifest.finite("loss_scale");
+  out.state.good_steps = manifest.count("good_steps");
   out.hashes = read_hashes(manifest, static_cast<std::size_t>(ranks));
   return out;
 }

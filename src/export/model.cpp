@@ -21,7 +21,7 @@ void copy_if_there(const std::filesystem::path& from, const std::filesystem::pat
 void write_config(const std::filesystem::path& base_folder, const std::filesystem::path& folder, at::ScalarType type) {
   nlohmann::ordered_json config =
       nlohmann::ordered_json::parse(io::read_text_file(base_folder / "config.json", ErrorClass::kBadModel, 1 << 20));
-  const char* name = type == at::kBFloat16 ? "bfloat16" : "float32";
+  const char* name = type == at::kFloat ? "float32" : type == at::kHalf ? "float16" : "bfloat16";
   for (const char* key : {"dtype", "torch_dtype"})
     if (config.contains(key)) config[key] = name;
   io::write_file_atomic(folder / "config.json", config.dump(2) + "\n");

@@ -98,6 +98,11 @@ Rows model_rows() {
       elsewhere({"torch_dtype"},
                 {"dtype", group, "", Choices{{"auto", "float32", "bfloat16"}}, in_model(&ModelOptions::dtype),
                  "Storage and compute type of the base weights; auto takes the type of the files."}),
+      elsewhere(
+          {"bf16", "fp16"},
+          {"mixed_precision", group, "", Choices{{"no", "bf16", "fp16"}}, in_model(&ModelOptions::mixed_precision),
+           "Type of the computation: no computes in dtype; trained weights and the optimizer are fp32 in any case. "
+           "fp16 scales the loss and skips steps that overflow."}),
       {"gradient_checkpointing", group, "", Flag{}, in_model(&ModelOptions::gradient_checkpointing),
        "True: compute the layers again in the backward pass; False: keep their intermediate results, which takes more "
        "memory and less time. Not given: activation_policy decides."},
@@ -193,6 +198,8 @@ Rows sharding_rows() {
        in_fsdp(&FsdpOptions::min_num_params), "Least size of a unit under SIZE_BASED_WRAP; not looked at otherwise."},
       {"fsdp_transformer_layer_cls_to_wrap", group, "", Choices{{"LlamaDecoderLayer"}},
        in_fsdp(&FsdpOptions::transformer_layer_cls_to_wrap), "The layer class; this program has one."},
+      {"reduce_dtype", group, "", Choices{{"float32", "bfloat16"}}, in_fsdp(&FsdpOptions::reduce_dtype),
+       "Type in which gradients travel between ranks; their sums are fp64."},
       {"share_base_on_node", group, "", Choices{{"auto", "true", "false"}}, in_fsdp(&FsdpOptions::share_base_on_node),
        "One copy of the frozen base for the ranks of a node, in shared memory, which is then never gathered. auto: "
        "when "

@@ -33,8 +33,8 @@ std::string policy_name(const model::ModelOptions& options, const std::set<std::
   const std::string meant = options.gradient_checkpointing ? "recompute" : "keep";
   if (!policy.empty() && policy != meant && !(options.gradient_checkpointing && policy != "keep"))
     fail(ErrorClass::kUsage,
-         "--activation_policy {} contradicts --gradient_checkpointing {}, which means {}; leave one of them out", policy,
-         options.gradient_checkpointing ? "True" : "False", meant);
+         "--activation_policy {} contradicts --gradient_checkpointing {}, which means {}; leave one of them out",
+         policy, options.gradient_checkpointing ? "True" : "False", meant);
   return policy.empty() ? meant : policy;
 }
 
@@ -42,9 +42,10 @@ std::int64_t most_tokens(const Run& run) {
   // The longest rows of the data set could meet in one micro-batch.
   std::vector<std::int64_t> lengths;
   for (const data::Row& row : run.train_rows) lengths.push_back(static_cast<std::int64_t>(row.ids.size()));
-  const auto rows = std::min<std::size_t>(lengths.size(),
-                                          static_cast<std::size_t>(run.options.train.per_device_train_batch_size));
-  std::partial_sort(lengths.begin(), lengths.begin() + static_cast<std::ptrdiff_t>(rows), lengths.end(), std::greater());
+  const auto rows =
+      std::min<std::size_t>(lengths.size(), static_cast<std::size_t>(run.options.train.per_device_train_batch_size));
+  std::partial_sort(lengths.begin(), lengths.begin() + static_cast<std::ptrdiff_t>(rows), lengths.end(),
+                    std::greater());
   std::int64_t tokens = 0;
   for (std::size_t i = 0; i < rows; ++i) tokens += lengths[i];
   return tokens;
@@ -60,8 +61,8 @@ struct Estimate {
 Estimate estimate(const Run& run) {
   const bool all_at_once = run.options.train.accumulation_order == "layer_first";
   const std::int64_t walks = all_at_once ? run.options.train.gradient_accumulation_steps : 1, tokens = most_tokens(run);
-  const std::int64_t input = run.config.hidden_size * static_cast<std::int64_t>(at::elementSize(run.base_type));
-  const std::int64_t kept = kept_bytes_per_token(run.config, run.base_type);
+  const std::int64_t input = run.config.hidden_size * static_cast<std::int64_t>(at::elementSize(run.precision.compute));
+  const std::int64_t kept = kept_bytes_per_token(run.config, run.precision.compute);
   std::int64_t trained = 0;
   for (std::size_t unit = 0; unit < run.shards->units(); ++unit)
     trained += run.shards->trained(unit).layout().shard_elements();
@@ -79,7 +80,8 @@ std::int64_t layers_that_fit(const Run& run) {
                                       : current_rss_bytes() + free_memory_bytes(run.mesh->node().size()) / 10 * 8;
   if (gib > 0 && budget < need.least)
     fail(ErrorClass::kUsage,
-         "--memory_budget_gib {}: a rank needs about {:.2f} GiB with every layer computed again; give at least that, start "
+         "--memory_budget_gib {}: a rank needs about {:.2f} GiB with every layer computed again; give at least that, "
+         "start "
          "more ranks, or lower --per_device_train_batch_size or --max_length",
          gib, static_cast<double>(need.least) / (1ll << 30));
   return std::clamp<std::int64_t>((budget - need.least) / std::max<std::int64_t>(need.per_layer, 1), 0,

@@ -58,10 +58,10 @@ std::string describe_trained(const Run& run) {
 
 void print_banner(const Run& run, const options::ParseResult& parsed) {
   std::string text = options::format_effective(parsed.effective);
-  text += fmt::format("ranks: {} over MPI, {} threads each; {} in groups of {}; base in {}{}\n", run.communicator->size(),
-                      at::get_num_threads(), run.options.fsdp.sharding_strategy, run.policy.shard_size,
-                      run.base_type == at::kBFloat16 ? "bfloat16" : "float32",
-                      run.shards->shares_base() ? ", shared by the ranks of a node" : "");
+  text +=
+      fmt::format("ranks: {} over MPI, {} threads each; {} in groups of {}; base in {}{}\n", run.communicator->size(),
+                  at::get_num_threads(), run.options.fsdp.sharding_strategy, run.policy.shard_size,
+                  type_name(run.precision.compute), run.shards->shares_base() ? ", shared by the ranks of a node" : "");
   text += fmt::format("model: {} layers, width {}, {} heads, {} key/value heads, vocabulary {}{}\n", run.config.layers,
                       run.config.hidden_size, run.config.heads, run.config.kv_heads, run.config.vocab_size,
                       run.config.tied_embeddings ? ", tied embeddings" : "");
@@ -83,7 +83,7 @@ std::vector<std::pair<std::string, std::string>> fixed_settings(const Run& run) 
   const auto& data = run.options.data;
   const auto& train = run.options.train;
   const std::string none = "-";
-  return {{"dtype", run.base_type == at::kBFloat16 ? "bfloat16" : "float32"},
+  return {{"dtype", type_name(run.precision.compute)},
           {"lora_alpha", run.lora ? fmt::format("{}", run.lora->alpha) : none},
           {"use_rslora", run.lora ? (run.lora->rank_stabilised ? "True" : "False") : none},
           {"lora_dropout", run.lora ? fmt::format("{}", run.lora->dropout) : none},

@@ -12,17 +12,6 @@
 namespace shardtune::train {
 namespace {
 
-at::ScalarType base_type_of(const model::ModelOptions& options, const model::ModelConfig& config) {
-  if (options.dtype == "float32") return at::kFloat;
-  if (options.dtype == "bfloat16") return at::kBFloat16;
-  // auto: as the files. Half precision has too little range to train in without loss scaling.
-  if (config.dtype == Dtype::kF16)
-    fail(ErrorClass::kUsage,
-         "--dtype auto: the model's files are float16, which this program does not compute in; give --dtype float32 or "
-         "bfloat16");
-  return ops::scalar_type(config.dtype);
-}
-
 std::vector<data::Row> read_rows(const options::RunOptions& options, const data::TokenizerSource& tokenizer,
                                  const model::ModelConfig& config, bool train, data::RowStatistics& statistics) {
   const std::filesystem::path file = data::split_file(options.data, train);
@@ -76,7 +65,8 @@ void make_model(Run& run, const std::set<std::string>& explicitly_set) {
 fsdp::ShardSettings plan_sharding(Run& run) {
   comm::Communicator& world = *run.communicator;
   const std::unique_ptr<comm::Communicator> node = world.split_by_node();
-  fsdp::ShardSettings settings{.base_type = run.base_type};
+  fsdp::ShardSettings settings{
+      .base_type = run.precision.base, .trained_type = run.precision.trained, .reduce_type = run.precision.reduce};
   comm::agree(world, [&] {
     run.policy = fsdp::make_policy(run.options.fsdp, world.size(), node->size());
     settings.policy = run.policy;
@@ -110,7 +100,8 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
   run->communicator = &communicator;
   comm::agree(communicator, [&] {
     run->config = model::read_config(options.model.model_name_or_path);
-    run->base_type = base_type_of(options.model, run->config);
+    run->precision = choose_precision(options, run->config);
+    if (run->precision.loss_scaling) run->scaler.emplace();
     make_model(*run, explicitly_set);
     read_data(*run);
     make_loaders(*run);
@@ -122,15 +113,14 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
     base = run->mesh->node().allocate_shared(
         fsdp::ShardedModel::base_bytes(run->model->units(), settings, run->mesh->node().size()));
   comm::agree(communicator, [&] {
-    run->shards =
-        std::make_unique<fsdp::ShardedModel>(run->model->units(), settings, *run->mesh, std::move(base));
+    run->shards = std::make_unique<fsdp::ShardedModel>(run->model->units(), settings, *run->mesh, std::move(base));
     load_weights(*run);
   });
   run->shards->base_loaded();
   comm::agree(communicator, [&] { run->optimizer = std::make_unique<optim::AdamW>(options.optim, *run->shards); });
   std::vector<bool> kept = choose_kept_layers(*run, explicitly_set);
   comm::agree(communicator, [&] {
-    StepSettings step{.compute_type = run->base_type, .seed = options.data.seed};
+    StepSettings step{.compute_type = run->precision.compute, .seed = options.data.seed};
     run->kept_layers = static_cast<std::size_t>(std::count(kept.begin(), kept.end(), true));
     step.keep_layers = std::move(kept);
     run->engine = std::make_unique<StepEngine>(*run->model, *run->shards, run->policy, step);

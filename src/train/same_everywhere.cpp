@@ -55,7 +55,7 @@ std::uint64_t digest_of_model(const Run& run) {
       digest.add(parameter.name);
       for (const std::int64_t size : parameter.shape) digest.add(size);
     }
-  digest.add(static_cast<int>(run.base_type));
+  digest.add(static_cast<int>(run.precision.compute));
   digest.add(config.heads);
   digest.add(config.norm_epsilon);
   for (const float frequency : model::rotary_inverse_frequencies(config.rotary, config.head_dim)) digest.add(frequency);

@@ -55,8 +55,7 @@ double sum_losses(comm::Communicator& communicator, const std::vector<double>& l
 /// Loss sums of the micro-batches, run through the model one by one or together.
 std::vector<double> forward_backward(Run& run, std::span<const data::MicroBatch> batches, std::int64_t step,
                                      double scale) {
-  if (run.options.train.accumulation_order == "layer_first")
-    return run.engine->forward_backward(batches, step, scale);
+  if (run.options.train.accumulation_order == "layer_first") return run.engine->forward_backward(batches, step, scale);
   std::vector<double> losses;
   for (const data::MicroBatch& batch : batches)
     losses.push_back(run.engine->forward_backward({&batch, 1}, step, scale).front());
@@ -79,6 +78,15 @@ void check_finite(double value, const char* what, std::int64_t step) {
                     what, step + 1, value));
 }
 
+/// Whether the loss scale was too large for this step; all ranks have the same norm. The scale may shrink to 1: below that it is not
+/// the scale that makes the gradients overflow.
+bool skips(Run& run, double norm) {
+  if (!run.scaler) return false;
+  const bool overflow = !std::isfinite(norm) && run.scaler->scale() > 1;
+  run.scaler->update(!overflow);
+  return overflow;
+}
+
 }  // namespace
 
 StepResult train_step(Run& run, const data::LoaderPosition& position, std::int64_t step) {
@@ -90,18 +98,26 @@ StepResult train_step(Run& run, const data::LoaderPosition& position, std::int64
 
   StepResult result{.targets = counts.targets, .tokens = counts.tokens};
   run.shards->clear_gradient_sums();
-  const std::vector<double> losses = forward_backward(run, batches, step, 1.0 / static_cast<double>(counts.targets));
+  const double loss_scale = run.scaler ? run.scaler->scale() : 1.0;
+  const std::vector<double> losses =
+      forward_backward(run, batches, step, loss_scale / static_cast<double>(counts.targets));
   run.shards->reduce_over_replicas();
   result.loss = sum_losses(*run.communicator, losses) / static_cast<double>(counts.targets);
 
   std::vector<at::Tensor> gradients(run.shards->units());
-  for (std::size_t unit = 0; unit < gradients.size(); ++unit)
-    if (!run.shards->trained(unit).empty()) gradients[unit] = run.shards->reduced_gradient(unit);
+  for (std::size_t unit = 0; unit < gradients.size(); ++unit) {
+    if (run.shards->trained(unit).empty()) continue;
+    gradients[unit] = run.shards->reduced_gradient(unit);
+    if (run.scaler) gradients[unit].mul_(1.0 / loss_scale);
+  }
   result.grad_norm = global_norm(run.mesh->shard(), gradients);
   check_finite(result.loss, "the loss", step);
-  check_finite(result.grad_norm, "the gradient norm", step);
-
   result.learning_rate = optim::learning_rate_at(run.options.optim, step, run.total_steps);
+  if (skips(run, result.grad_norm)) {
+    result.skipped = true;
+    return result;
+  }
+  check_finite(result.grad_norm, "the gradient norm", step);
   run.optimizer->step(gradients, optim::clip_coefficient(result.grad_norm, run.options.optim.max_grad_norm),
                       result.learning_rate);
   return result;

@@ -40,6 +40,7 @@ class Trainer {
   void resume(const std::filesystem::path& folder, bool replaces) {
     state_ = checkpoint::load(folder, state_, *run_.shards, *run_.optimizer, communicator_);
     check_position(folder);
+    if (run_.scaler) run_.scaler.emplace(state_.loss_scale, state_.good_steps);
     refuse_newer_checkpoints(folder, replaces);
     say(fmt::format("resumed from {} at step {}", folder.string(), state_.step));
     if (state_.step >= run_.total_steps)
@@ -131,6 +132,9 @@ class Trainer {
       epoch_ended = true;
     }
     const bool last = state_.step == run_.total_steps;
+    if (result.skipped)
+      say(fmt::format("step {}: the gradients overflowed in float16; the weights stay, the loss scale is now {}",
+                      state_.step, run_.scaler->scale()));
     progress_.draw(state_.step, run_.total_steps, seconds_left());
     if (state_.step % options_.logging_steps == 0 || last) log(result);
     if (due(options_.eval_strategy, eval_steps(), epoch_ended, last)) evaluate_now();
@@ -173,6 +177,11 @@ class Trainer {
   void save() {
     const auto start = Clock::now();
     check_weights_finite(run_);
+    state_.optimizer_steps = run_.optimizer->steps_taken();
+    if (run_.scaler) {
+      state_.loss_scale = run_.scaler->scale();
+      state_.good_steps = run_.scaler->good_steps();
+    }
     const auto folder = checkpoint::save(options_.output_dir, state_, *run_.shards, *run_.optimizer, communicator_);
     write([&] { checkpoint::prune(options_.output_dir, options_.save_total_limit); });
     say(fmt::format("saved {}", folder.string()));
@@ -189,7 +198,7 @@ class Trainer {
     check_weights_finite(run_);
     const std::filesystem::path folder = options_.output_dir, base = run_.options.model.model_name_or_path;
     if (run_.lora) exporting::write_adapter(folder, *run_.lora, base.string(), *run_.shards, communicator_);
-    else exporting::write_model(folder, base, run_.base_type, *run_.shards, communicator_);
+    else exporting::write_model(folder, base, run_.precision.result, *run_.shards, communicator_);
     write([&] {
       exporting::write_extras(
           folder, base, run_.lora.has_value(),

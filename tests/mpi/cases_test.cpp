@@ -183,8 +183,8 @@ TEST(CaseA21A22, ResumedRunGoesOnExactly) {
     const auto before = train::build_run(options, world());
     run_steps(*before, 0, stop);
     const data::LoaderPosition position{stop / before->steps_per_epoch, stop % before->steps_per_epoch};
-    const auto folder = checkpoint::save(scratch.path(), {.step = stop, .position = position}, *before->shards,
-                                         *before->optimizer, world());
+    const auto folder = checkpoint::save(scratch.path(), {.step = stop, .position = position, .optimizer_steps = stop},
+                                         *before->shards, *before->optimizer, world());
     const auto after = train::build_run(options, world());
     const auto state = checkpoint::load(folder, {}, *after->shards, *after->optimizer, world());
     ASSERT_EQ(state.step, stop);
@@ -224,7 +224,8 @@ TEST(CaseA38, ExportAndCheckpointHoldEveryRanksSlice) {
       }
     }
   }
-  const auto folder = checkpoint::save(scratch.path(), {.step = 7}, *run->shards, *run->optimizer, world());
+  const auto folder =
+      checkpoint::save(scratch.path(), {.step = 7, .optimizer_steps = 7}, *run->shards, *run->optimizer, world());
   const auto fresh = train::build_run(case_options(uneven()), world());
   checkpoint::load(folder, {}, *fresh->shards, *fresh->optimizer, world());
   EXPECT_EQ(fresh->optimizer->steps_taken(), 7);

@@ -17,6 +17,9 @@ struct RunState {
   std::int64_t step = 0;  ///< optimizer steps taken
   data::LoaderPosition position{};
   std::int64_t num_tokens = 0;
+  std::int64_t optimizer_steps = 0;  ///< updates made: steps less those that the loss scaler skipped
+  double loss_scale = 1;  ///< of fp16, with the good steps since it last changed
+  std::int64_t good_steps = 0;
   double loss_sum = 0;  ///< over all steps, for the mean in the last line
   /// What decides the order and meaning of the data; a resumed run must agree in all of it. Text pairs, compared by name.
   std::vector<std::pair<std::string, std::string>> fixed{};

@@ -25,6 +25,9 @@ std::span<std::byte> bytes_of(const at::Tensor& tensor);
 /// than fp32, so `linear` and `matmul` then convert to fp32, multiply, and round the result once.
 bool has_fast_bf16();
 
+/// True when this processor converts half precision by its own instructions; fp16 is refused without.
+bool has_fp16();
+
 /// x [N, in] times w [out, in] transposed -> [N, out] in x's type.
 at::Tensor linear(const at::Tensor& x, const at::Tensor& w);
 /// a [n, k] times b [k, m] -> [n, m] in a's type.

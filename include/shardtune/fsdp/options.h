@@ -15,6 +15,7 @@ struct FsdpOptions {
   std::string auto_wrap_policy = "TRANSFORMER_BASED_WRAP";  ///< or SIZE_BASED_WRAP, NO_WRAP
   std::string transformer_layer_cls_to_wrap = "LlamaDecoderLayer";
   std::int64_t min_num_params = 100'000'000;  ///< of a unit under SIZE_BASED_WRAP
+  std::string reduce_dtype = "float32";  ///< float32 | bfloat16: in which gradients travel
   std::string share_base_on_node = "auto";  ///< auto | true | false
 };
 

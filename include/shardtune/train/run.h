@@ -14,6 +14,8 @@
 #include "shardtune/model/llama.h"
 #include "shardtune/optim/adamw.h"
 #include "shardtune/options/run_options.h"
+#include "shardtune/train/loss_scaler.h"
+#include "shardtune/train/precision.h"
 #include "shardtune/train/step_engine.h"
 
 namespace shardtune::train {
@@ -36,7 +38,8 @@ struct Run {
   std::size_t kept_layers = 0;  ///< keep their intermediates; the others are computed again in backward
   std::vector<std::string> unlisted_tensors;  ///< in the model's files but not in their index: left out
   std::int64_t steps_per_epoch = 0, total_steps = 0;
-  at::ScalarType base_type{};  ///< storage and compute type of the base
+  Precision precision;
+  std::optional<LossScaler> scaler;  ///< of fp16
 };
 
 /// Reads options' files and builds the run. `explicitly_set` names the options that do not come from their default: those may not

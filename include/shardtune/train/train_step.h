@@ -9,6 +9,7 @@ struct StepResult {
   double grad_norm = 0;  ///< global, before clipping
   double learning_rate = 0;
   std::int64_t targets = 0, tokens = 0;  ///< all ranks
+  bool skipped = false;  ///< fp16: the gradients overflowed, the weights stay as they are, the loss scale was halved
 };
 
 /// One optimizer step: all micro-batches of all ranks, normalised by their target tokens together, clipped by the global norm,

@@ -54,6 +54,15 @@ bool has_fast_bf16() {
   return fast;
 }
 
+bool has_fp16() {
+#if defined(__x86_64__)
+  static const bool there = __builtin_cpu_supports("f16c");
+#else
+  static const bool there = true;  // part of every 64-bit ARM
+#endif
+  return there;
+}
+
 namespace {
 
 bool through_fp32(const at::Tensor& x) {

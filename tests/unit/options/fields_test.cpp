@@ -9,6 +9,8 @@ RunOptions all_changed() {
               "--model_name_or_path=model",
               "--dtype=bfloat16",
               "--gradient_checkpointing=False",
+              "--mixed_precision=fp16",
+              "--reduce_dtype=bfloat16",
               "--use_reentrant=True",
               "--activation_policy=last_3",
               "--memory_budget_gib=12.2",
@@ -104,6 +106,8 @@ TEST(Fields, AdapterAndOptimizer) {
 
 TEST(Fields, ShardingAndMemory) {
   const RunOptions options = all_changed();
+  EXPECT_EQ(options.model.mixed_precision, "fp16");
+  EXPECT_EQ(options.fsdp.reduce_dtype, "bfloat16");
   EXPECT_TRUE(options.model.use_reentrant);
   EXPECT_EQ(options.model.activation_policy, "last_3");
   EXPECT_EQ(options.model.memory_budget_gib, 12.2);
