@@ -1,5 +1,6 @@
 #include "shardtune/fsdp/policy.h"
 
+#include <algorithm>
 #include <charconv>
 #include <numeric>
 
@@ -8,9 +9,7 @@
 namespace shardtune::fsdp {
 namespace {
 
-bool is_hybrid(const std::string& strategy) {
-  return strategy == "HYBRID_SHARD" || strategy == "_HYBRID_SHARD_ZERO2";
-}
+bool is_hybrid(const std::string& strategy) { return strategy == "HYBRID_SHARD" || strategy == "_HYBRID_SHARD_ZERO2"; }
 
 int shard_size(const FsdpOptions& options, int ranks, int node_ranks) {
   const auto wish = static_cast<int>(options.shard_group_size);
@@ -23,7 +22,8 @@ int shard_size(const FsdpOptions& options, int ranks, int node_ranks) {
   if (!is_hybrid(options.sharding_strategy)) {
     if (wish > 0 && wish != ranks)
       fail(ErrorClass::kUsage,
-           "--shard_group_size {} needs --fsdp_sharding_strategy HYBRID_SHARD or _HYBRID_SHARD_ZERO2; {} shards over all "
+           "--shard_group_size {} needs --fsdp_sharding_strategy HYBRID_SHARD or _HYBRID_SHARD_ZERO2; {} shards over "
+           "all "
            "{} ranks",
            wish, options.sharding_strategy, ranks);
     return ranks;
@@ -39,7 +39,6 @@ int shard_size(const FsdpOptions& options, int ranks, int node_ranks) {
 void apply_reshard(const FsdpOptions& options, Policy& policy) {
   const std::string& wish = options.reshard_after_forward;
   if (wish.empty()) return;
-  if (wish == options.sharding_strategy && options.version == 1) return;  // Accelerate writes the strategy here too
   if (wish == "true") policy.reshard = Reshard::kAfterForward;
   else if (wish == "false") policy.reshard = Reshard::kAfterBackward;
   else {
@@ -70,10 +69,11 @@ std::vector<std::vector<std::size_t>> wrap_by_size(const std::vector<model::Unit
   const std::size_t head = stages.size() - 1;
   for (std::size_t layer = 1; layer < head; ++layer)
     if (least < elements_of(stages[layer]))
-      fail(ErrorClass::kUsage,
-           "--fsdp_min_num_params {}: a unit holds whole layers, and {} alone has {} parameters; give at least that, or "
-           "--fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP",
-           least, stages[layer].name, elements_of(stages[layer]));
+      fail(
+          ErrorClass::kUsage,
+          "--fsdp_min_num_params {}: a unit holds whole layers, and {} alone has {} parameters; give at least that, or "
+          "--fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP",
+          least, stages[layer].name, elements_of(stages[layer]));
   std::vector<std::vector<std::size_t>> units = {{0}};
   std::int64_t size = least;  // full: the first layer opens a unit
   for (std::size_t layer = 1; layer < head; ++layer) {
@@ -88,18 +88,33 @@ std::vector<std::vector<std::size_t>> wrap_by_size(const std::vector<model::Unit
   return units;
 }
 
+/// Accelerate's newer configurations of FSDP 1 write the strategy into fsdp_reshard_after_forward.
+FsdpOptions with_strategy_in_place(FsdpOptions options) {
+  const auto known = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"};
+  const std::string wish = options.reshard_after_forward;
+  if (options.version != 1 || std::find(known.begin(), known.end(), wish) == known.end()) return options;
+  if (options.sharding_strategy != "FULL_SHARD" && options.sharding_strategy != wish)
+    fail(ErrorClass::kUsage,
+         "--fsdp_reshard_after_forward {} contradicts --fsdp_sharding_strategy {}; leave one of them out", wish,
+         options.sharding_strategy);
+  options.sharding_strategy = wish;
+  options.reshard_after_forward.clear();
+  return options;
+}
+
 }  // namespace
 
-Policy make_policy(const FsdpOptions& options, int ranks, int node_ranks) {
+Policy make_policy(const FsdpOptions& given, int ranks, int node_ranks) {
+  const FsdpOptions options = with_strategy_in_place(given);
   if (options.version == 2 && options.sharding_strategy != "FULL_SHARD" && options.sharding_strategy != "HYBRID_SHARD")
     fail(ErrorClass::kUsage,
-         "--fsdp_sharding_strategy {}: --fsdp_version 2 has no such strategy; say --fsdp_reshard_after_forward false for "
+         "--fsdp_sharding_strategy {}: --fsdp_version 2 has no such strategy; say --fsdp_reshard_after_forward false "
+         "for "
          "SHARD_GRAD_OP, or leave --fsdp_version out",
          options.sharding_strategy);
   Policy policy;
   policy.shard_size = shard_size(options, ranks, node_ranks);
-  const bool keeps =
-      options.sharding_strategy == "SHARD_GRAD_OP" || options.sharding_strategy == "_HYBRID_SHARD_ZERO2";
+  const bool keeps = options.sharding_strategy == "SHARD_GRAD_OP" || options.sharding_strategy == "_HYBRID_SHARD_ZERO2";
   policy.reshard = keeps ? Reshard::kAfterBackward : Reshard::kAfterForward;
   apply_reshard(options, policy);
   if (options.backward_prefetch == "BACKWARD_POST") policy.backward_prefetch = BackwardPrefetch::kPost;
