@@ -2,7 +2,7 @@
 # The slow checks: a clang build with tests, Debug with address and undefined-behaviour sanitizers with tests, the format,
 # and a sample of planted faults that the tests must find. Wants clang and clang-format besides the set-up's packages.
 #
-#   tools/ci_full.sh [clang|sanitize|format|mutate ...]     without names: all of them
+#   tools/ci_full.sh [clang|sanitize|format|matrix|mutate ...]     without names: all of them
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -36,15 +36,20 @@ check_format() {
   git ls-files -z -- '*.h' '*.cpp' | xargs -0 -r clang-format --dry-run --Werror
 }
 
+check_matrix() { # every combination of sharding options; about an hour on 2 cores
+  configure_and_build default
+  SHARDTUNE_MATRIX=all test_build build -R mpi_matrix --verbose
+}
+
 check_mutate() {
   configure_and_build default
   python3 tools/mutate.py
 }
 
 checks=("$@")
-((${#checks[@]} > 0)) || checks=(format clang sanitize mutate)
+((${#checks[@]} > 0)) || checks=(format clang sanitize matrix mutate)
 for check in "${checks[@]}"; do
-  declare -F "check_$check" >/dev/null || die "unknown check '$check'; known: format clang sanitize mutate"
+  declare -F "check_$check" >/dev/null || die "unknown check '$check'; known: format clang sanitize matrix mutate"
 done
 
 phase "set-up" set_up

@@ -14,4 +14,6 @@ phase "demo model and conversations" make_demo
 export SHARDTUNE_DEMO_MODEL=$root/runs/demo/SmolLM2-135M-Instruct
 phase "build" configure_and_build default
 phase "tests" run_ctest "$@"
+# How much of the matrix of sharding options this run has seen; ctest shows the output of failed tests only.
+grep -h "^engine matrix" build/Testing/Temporary/LastTest.log || true
 show_phases
