@@ -1,8 +1,6 @@
 #pragma once
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -13,18 +11,14 @@
 
 #include "shardtune/core/error.h"
 #include "shardtune/data/tokenizer.h"
+#include "support/scratch.h"
 
 namespace shardtune::data::testing {
 
 using Ids = std::vector<std::int32_t>;
 
-/// tests/parity/data; the build sets the variable.
-inline std::filesystem::path data_folder() {
-  const char* folder = std::getenv("SHARDTUNE_TEST_DATA");
-  if (folder == nullptr) throw std::runtime_error("SHARDTUNE_TEST_DATA is not set; run the test through ctest");
-  return folder;
-}
-inline std::filesystem::path cases() { return data_folder() / "cases"; }
+using shardtune::testing::data_folder;
+inline std::filesystem::path cases() { return shardtune::testing::case_folder(); }
 inline std::filesystem::path tiny_model() { return data_folder() / "models" / "tiny"; }
 
 inline std::string read_file(const std::filesystem::path& path) {
@@ -38,30 +32,14 @@ inline std::string read_file(const std::filesystem::path& path) {
 inline nlohmann::json read_json(const std::filesystem::path& path) { return nlohmann::json::parse(read_file(path)); }
 
 /// A folder that goes away with the object.
-class TemporaryFolder {
+class TemporaryFolder : public shardtune::testing::Scratch {
  public:
-  TemporaryFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "shardtune-data-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make a temporary folder");
-    path_ = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
   std::filesystem::path write(const std::string& name, std::string_view content) const {
-    std::ofstream stream(path_ / name, std::ios::binary);
+    std::ofstream stream(path() / name, std::ios::binary);
     stream.write(content.data(), static_cast<std::streamsize>(content.size()));
-    if (!stream.flush()) throw std::runtime_error("cannot write " + (path_ / name).string());
-    return path_ / name;
+    if (!stream.flush()) throw std::runtime_error("cannot write " + (path() / name).string());
+    return path() / name;
   }
-
- private:
-  std::filesystem::path path_;
 };
 
 /// A tokenizer made of the two JSON texts; `config` null: no tokenizer_config.json.

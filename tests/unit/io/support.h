@@ -22,28 +22,13 @@
 
 #include "shardtune/core/error.h"
 #include "shardtune/io/safetensors.h"
+#include "support/scratch.h"
 
 namespace shardtune::io::testing {
 
 namespace fs = std::filesystem;
 
-class TempFolder {
- public:
-  TempFolder() {
-    std::string name = (fs::temp_directory_path() / "shardtune-io-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
-    path_ = name;
-  }
-  ~TempFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  fs::path operator/(const std::string& name) const { return path_ / name; }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
+using TempFolder = shardtune::testing::Scratch;
 
 /// Sets a variable until the end of the scope.
 template <typename T>
@@ -59,11 +44,7 @@ class Restored {
   T before_;
 };
 
-inline fs::path case_file(const std::string& name) {
-  const char* root = std::getenv("SHARDTUNE_TEST_DATA");
-  if (root == nullptr) throw std::runtime_error("SHARDTUNE_TEST_DATA is not set; run the tests with ctest");
-  return fs::path(root) / "cases" / name;
-}
+inline fs::path case_file(const std::string& name) { return shardtune::testing::case_folder() / name; }
 
 inline std::string read_bytes(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
