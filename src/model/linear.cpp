@@ -6,6 +6,15 @@
 
 namespace shardtune::model {
 
+StepContext StepContext::tokens(std::int64_t first, std::int64_t count) const {
+  StepContext out = *this;
+  const auto begin = static_cast<std::size_t>(first), size = static_cast<std::size_t>(count);
+  out.segments = {};
+  if (!samples.empty()) out.samples = samples.subspan(begin, size);
+  if (!document_positions.empty()) out.document_positions = document_positions.subspan(begin, size);
+  return out;
+}
+
 std::int64_t Parameter::elements() const {
   std::int64_t count = 1;
   for (const std::int64_t size : shape) count *= size;

@@ -112,6 +112,8 @@ Rows model_rows() {
        "Layers that keep their intermediate results: recompute (none), keep (all), every_N, last_K, or auto: as many "
        "as "
        "memory allows. Empty: as gradient_checkpointing when that is given, else auto."},
+      {"ffn_chunk_tokens", group, "tokens", IntegerRange{1, kMaxTokens}, in_model(&ModelOptions::ffn_chunk_tokens),
+       "Tokens that the feed-forward half of a layer takes at once: its work space does not grow beyond them."},
       {"memory_budget_gib", group, "GiB", NumberRange{.min = 0, .max = 1e6}, in_model(&ModelOptions::memory_budget_gib),
        "Resident memory that a rank may take, for activation_policy auto; 0: 80 % of what is free on the node."},
   };

@@ -100,7 +100,7 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
   run->communicator = &communicator;
   comm::agree(communicator, [&] {
     run->config = model::read_config(options.model.model_name_or_path);
-    run->precision = choose_precision(options, run->config);
+    run->precision = choose_precision(options, run->config, ops::has_fp16());
     if (run->precision.loss_scaling) run->scaler.emplace();
     make_model(*run, explicitly_set);
     read_data(*run);
@@ -120,7 +120,9 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
   comm::agree(communicator, [&] { run->optimizer = std::make_unique<optim::AdamW>(options.optim, *run->shards); });
   std::vector<bool> kept = choose_kept_layers(*run, explicitly_set);
   comm::agree(communicator, [&] {
-    StepSettings step{.compute_type = run->precision.compute, .seed = options.data.seed};
+    StepSettings step{.compute_type = run->precision.compute,
+                      .ffn_chunk_tokens = options.model.ffn_chunk_tokens,
+                      .seed = options.data.seed};
     run->kept_layers = static_cast<std::size_t>(std::count(kept.begin(), kept.end(), true));
     step.keep_layers = std::move(kept);
     run->engine = std::make_unique<StepEngine>(*run->model, *run->shards, run->policy, step);

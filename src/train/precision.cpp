@@ -19,10 +19,10 @@ at::ScalarType stored_type(const options::RunOptions& options, const model::Mode
   return ops::scalar_type(config.dtype);
 }
 
-at::ScalarType compute_type(const std::string& mixed, at::ScalarType stored) {
+at::ScalarType compute_type(const std::string& mixed, at::ScalarType stored, bool has_fp16) {
   if (mixed == "bf16") return at::kBFloat16;
   if (mixed == "no") return stored;
-  if (!ops::has_fp16())
+  if (!has_fp16)
     fail(ErrorClass::kUsage,
          "--mixed_precision fp16: this processor has no instructions for half precision (F16C); give bf16 or no");
   return at::kHalf;
@@ -30,10 +30,10 @@ at::ScalarType compute_type(const std::string& mixed, at::ScalarType stored) {
 
 }  // namespace
 
-Precision choose_precision(const options::RunOptions& options, const model::ModelConfig& config) {
+Precision choose_precision(const options::RunOptions& options, const model::ModelConfig& config, bool has_fp16) {
   Precision out;
   out.result = stored_type(options, config);
-  out.compute = out.base = compute_type(options.model.mixed_precision, out.result);
+  out.compute = out.base = compute_type(options.model.mixed_precision, out.result, has_fp16);
   // Adapters compute in fp32 whatever the base is; a fully trained model computes in the compute type.
   out.trained = options.adapter.use_peft_lora ? at::kFloat : out.compute;
   out.reduce = options.fsdp.reduce_dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;

@@ -24,6 +24,7 @@ StepEngine::Walk StepEngine::make_walk(const data::MicroBatch& batch, std::int64
   walk.saved.resize(training ? model_.layers() : 0);
   walk.context.training = training;
   walk.context.seed = settings_.seed;
+  walk.context.ffn_chunk_tokens = settings_.ffn_chunk_tokens;
   walk.context.step = static_cast<std::uint32_t>(step);
   walk.context.segments = batch.segments;
   walk.context.samples = batch.samples;
@@ -58,10 +59,7 @@ void StepEngine::backward_stage(std::size_t stage, Walk& walk) {
   }
   const model::DecoderLayer& layer = model_.layer(stage - 1);
   model::LayerSaved saved = std::move(walk.saved[stage - 1]);
-  if (!keeps(stage - 1)) {
-    const at::Tensor input = saved.input;
-    layer.forward(input, tensors, walk.context, &saved);
-  }
+  if (!keeps(stage - 1)) saved = layer.recompute(saved.input, tensors, walk.context);
   walk.gradient = layer.backward(walk.gradient, std::move(saved), tensors, walk.context);
 }
 

@@ -19,6 +19,10 @@ struct StepContext {
   std::span<const std::int64_t> samples;  ///< [N]
   std::span<const std::int32_t> document_positions;  ///< [N]
   at::Tensor cosine, sine;  ///< [N, E/2] in the compute type
+  std::int64_t ffn_chunk_tokens = 0;  ///< tokens that the feed-forward half takes at once; 0: all
+
+  /// The same for tokens [first, first + count), for what works token by token.
+  StepContext tokens(std::int64_t first, std::int64_t count) const;
 };
 
 /// A linear layer without bias: weight [out, in].

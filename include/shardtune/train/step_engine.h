@@ -14,6 +14,7 @@ struct StepSettings {
   at::ScalarType compute_type{};  ///< of activations
   /// By layer: true keeps what backward needs, false keeps only the layer's input and computes it again. Empty: none is kept.
   std::vector<bool> keep_layers{};
+  std::int64_t ffn_chunk_tokens = 0;  ///< see model::StepContext
   std::uint64_t seed = 42;  ///< keys dropout
 };
 
