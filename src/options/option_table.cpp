@@ -137,9 +137,16 @@ Rows data_rows() {
       {"packing", group, "", Flag{}, in_data(&DataOptions::packing), "Put several documents into one row."},
       only_with(
           {"packing", {"True"}},
-          {"packing_strategy", group, "", Choices{{"bfd", "wrapped"}}, in_data(&DataOptions::packing_strategy),
-           "bfd: best fit, a document is never split, and what exceeds max_length is cut off. wrapped: all tokens "
-           "in order, documents are split at row ends."}),
+          {"packing_strategy", group, "", Choices{{"bfd", "bfd_split", "wrapped"}},
+           in_data(&DataOptions::packing_strategy),
+           "bfd: best fit, a document is never split, and what exceeds max_length is cut off. bfd_split: the same, but "
+           "what exceeds max_length goes on in another row. wrapped: all tokens in order, documents are split at row "
+           "ends."}),
+      only_with(
+          {"packing_strategy", {"wrapped"}},
+          {"wrapped_attention", group, "", Choices{{"row", "documents"}}, in_data(&DataOptions::wrapped_attention),
+           "How far attention reaches in a wrapped row: over all of it, or inside each document only, with "
+           "positions that start anew."}),
       elsewhere({"shuffle_dataset"}, {"shuffle", group, "", Flag{}, in_data(&DataOptions::shuffle),
                                       "Another order of the training rows in each epoch."}),
       {"seed", group, "", IntegerRange{0, std::numeric_limits<std::uint64_t>::max()}, in_data(&DataOptions::seed),

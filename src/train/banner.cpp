@@ -11,14 +11,18 @@
 namespace shardtune::train {
 namespace {
 
-std::string describe_rows(const char* what, const std::vector<data::Row>& rows, const data::RowStatistics& s) {
-  std::string text =
-      fmt::format("{}: {} rows from {} examples, {} tokens", what, rows.size(), s.examples, s.tokens_kept);
-  if (s.examples_cut > 0)
-    text += fmt::format("; {} examples cut at --max_length, {} tokens dropped", s.examples_cut, s.tokens_dropped);
-  if (s.examples_without_target > 0)
-    text += fmt::format("; {} rows hold no trained token and are left out", s.examples_without_target);
-  return text + "\n";
+std::string describe_rows(const Run& run) {
+  std::string text = fmt::format("training data: {}\n", data::describe(run.train_statistics));
+  if (!run.eval_rows.empty()) text += fmt::format("evaluation data: {}\n", data::describe(run.eval_statistics));
+  // A rank without a row in the first slot of the first step has none in the whole epoch.
+  int idle = 0;
+  for (int rank = 0; rank < run.communicator->size(); ++rank) idle += run.train_loader->rows(0, 0, 0, rank).empty();
+  if (idle > 0)
+    text += fmt::format(
+        "warning: {} of {} ranks get no training rows, because an epoch has {} micro-batches; they take part with zero "
+        "weight. Start fewer ranks, or lower --per_device_train_batch_size\n",
+        idle, run.communicator->size(), run.communicator->size() - idle);
+  return text;
 }
 
 /// "model.layers.*.mlp.up_proj (30)": modules that differ in the layer's number only are one entry with their count.
@@ -72,12 +76,20 @@ void print_banner(const Run& run, const options::ParseResult& parsed) {
   text += fmt::format("activations: {} of {} layers keep theirs, the others are computed again\n", run.kept_layers,
                       run.model->layers());
   text += describe_trained(run);
-  text += describe_rows("training data", run.train_rows, run.train_statistics);
-  if (!run.eval_rows.empty()) text += describe_rows("evaluation data", run.eval_rows, run.eval_statistics);
+  text += describe_rows(run);
   text += fmt::format("steps: {} ({} per epoch)\n", run.total_steps, run.steps_per_epoch);
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
 }
+
+namespace {
+
+std::string describe_packing(const data::DataOptions& data) {
+  if (!data.packing) return "False";
+  return data.packing_strategy + (data.wrapped_attention == "row" ? "" : ", attention in " + data.wrapped_attention);
+}
+
+}  // namespace
 
 std::vector<std::pair<std::string, std::string>> fixed_settings(const Run& run) {
   const auto& data = run.options.data;
@@ -89,7 +101,7 @@ std::vector<std::pair<std::string, std::string>> fixed_settings(const Run& run) 
           {"lora_dropout", run.lora ? fmt::format("{}", run.lora->dropout) : none},
           {"dataset_name", data.dataset_name},
           {"max_length", std::to_string(data.max_length)},
-          {"packing", data.packing ? data.packing_strategy : "False"},
+          {"packing", describe_packing(data)},
           {"shuffle", data.shuffle ? "True" : "False"},
           {"seed", std::to_string(data.seed)},
           {"per_device_train_batch_size", std::to_string(train.per_device_train_batch_size)},

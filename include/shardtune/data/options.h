@@ -13,7 +13,8 @@ struct DataOptions {
   std::string chat_template_format = "tokenizer";  ///< tokenizer | chatml
   std::int64_t max_length = 1024;  ///< tokens per row
   bool packing = false;
-  std::string packing_strategy = "bfd";  ///< bfd | wrapped
+  std::string packing_strategy = "bfd";  ///< bfd | bfd_split | wrapped
+  std::string wrapped_attention = "row";  ///< row | documents: how far attention reaches in wrapped rows
   bool shuffle = true;
   std::uint64_t seed = 42;
 };

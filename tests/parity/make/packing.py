@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Rows of token ids as TRL's SFTTrainer prepares them: padded, wrapped and best-fit-decreasing packing.
+"""Rows of token ids as TRL's SFTTrainer prepares them: padded, wrapped and best-fit-decreasing packing (cut and split).
 
 Writes tests/parity/data/packing/: conversations.jsonl (made here), texts.jsonl (the same as plain text rows), and
-{padded,wrapped,bfd,text_padded}.json with `settings`, `rows` (lists of token ids), `labels` only where a row's labels
-differ from its ids, `seq_lengths` (bfd) and `batch`: what TRL's collator makes of the first two rows.
+{padded,wrapped,bfd,bfd_split,text_padded}.json with `settings`, `rows` (lists of token ids), `labels` only where a row's
+labels differ from its ids, `seq_lengths` (bfd, bfd_split) and `batch`: what TRL's collator makes of the first two rows.
 
 Usage: packing.py       with the packages of requirements.txt
 """
@@ -85,6 +85,7 @@ def main():
     prepared(messages, "padded", packing=False)
     prepared(messages, "wrapped", packing=True, packing_strategy="wrapped")
     prepared(messages, "bfd", packing=True, packing_strategy="bfd")
+    prepared(messages, "bfd_split", packing=True, packing_strategy="bfd_split")
     prepared(texts, "text_padded", packing=False, dataset_text_field="text")
     lengths = [len(tokenizer(tokenizer.apply_chat_template(turns, tokenize=False), add_special_tokens=False)["input_ids"])
                for turns in conversations]

@@ -54,6 +54,7 @@ void expect_same(const char* reference_name, const char* file) {
 }
 
 TEST(Packing, BestFitDecreasingAsTrl) { expect_same("bfd.json", "conversations.jsonl"); }
+TEST(Packing, BestFitDecreasingWithSplitsAsTrl) { expect_same("bfd_split.json", "conversations.jsonl"); }
 TEST(Packing, WrappedAsTrl) { expect_same("wrapped.json", "conversations.jsonl"); }
 TEST(Packing, UnpackedAsTrl) { expect_same("padded.json", "conversations.jsonl"); }
 TEST(Packing, TextRowsAsTrl) { expect_same("text_padded.json", "texts.jsonl"); }

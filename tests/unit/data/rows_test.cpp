@@ -114,8 +114,12 @@ TEST(Rows, OptionsAreChecked) {
   const std::vector<Example> examples = {example_of(4)};
   expect_error(ErrorClass::kUsage, {"--max_length is 0"},
                [&] { make_rows(examples, options_of(0, nullptr), statistics); });
-  expect_error(ErrorClass::kUsage, {"--packing_strategy 'ffd'"},
+  expect_error(ErrorClass::kUsage, {"--packing_strategy 'ffd'", "bfd, bfd_split or wrapped"},
                [&] { make_rows(examples, options_of(8, "ffd"), statistics); });
+  DataOptions options = options_of(8, "wrapped");
+  options.wrapped_attention = "rows";
+  expect_error(ErrorClass::kUsage, {"--wrapped_attention 'rows'", "row or documents"},
+               [&] { make_rows(examples, options, statistics); });
 }
 
 TEST(Rows, PackingWorksOnGroupsOfAThousand) {

@@ -54,6 +54,12 @@ TEST(Combination, PackingStrategyNeedsPacking) {
   EXPECT_NO_THROW(run(train({"--packing_strategy", "bfd", "--packing"})));
 }
 
+TEST(Combination, WrappedAttentionNeedsWrappedRows) {
+  EXPECT_TRUE(says(refusal(train({"--packing", "--wrapped_attention", "documents"})),
+                   {"wrapped_attention", "packing_strategy is bfd", "set packing_strategy to wrapped"}));
+  EXPECT_NO_THROW(run(train({"--packing", "--packing_strategy", "wrapped", "--wrapped_attention", "documents"})));
+}
+
 TEST(Combination, StepsNeedTheStrategy) {
   EXPECT_TRUE(
       says(refusal(train({"--eval_steps", "5"})), {"eval_steps", "eval_strategy is no", "set eval_strategy to steps"}));

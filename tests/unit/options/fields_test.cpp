@@ -34,6 +34,7 @@ RunOptions all_changed() {
               "--max_length=101",
               "--packing=True",
               "--packing_strategy=wrapped",
+              "--wrapped_attention=documents",
               "--shuffle=False",
               "--seed=102",
               "--use_peft_lora=True",
@@ -82,6 +83,7 @@ TEST(Fields, ModelAndData) {
   EXPECT_EQ(options.data.max_length, 101);
   EXPECT_TRUE(options.data.packing);
   EXPECT_EQ(options.data.packing_strategy, "wrapped");
+  EXPECT_EQ(options.data.wrapped_attention, "documents");
   EXPECT_FALSE(options.data.shuffle);
   EXPECT_EQ(options.data.seed, 102u);
 }

@@ -18,6 +18,7 @@ Strings with(const Case& test) {
   if (test.name == "eval_steps") more.push_back("--eval_strategy=steps");
   if (test.name == "save_steps" || test.name == "save_total_limit") more.push_back("--save_strategy=steps");
   if (test.name == "packing_strategy") more.push_back("--packing");
+  if (test.name == "wrapped_attention") more.insert(more.end(), {"--packing", "--packing_strategy=wrapped"});
   return train(more);
 }
 
@@ -127,7 +128,8 @@ TEST(Values, ChoicesNameWhatIsAllowed) {
   const std::vector<std::pair<Case, Strings>> cases = {
       {{"dtype", "float16"}, {"auto, float32 or bfloat16"}},
       {{"dtype", "Float32"}, {"did you mean 'float32'"}},
-      {{"packing_strategy", "bfd_split"}, {"bfd or wrapped"}},
+      {{"packing_strategy", "bfd-requeue"}, {"bfd, bfd_split or wrapped"}},
+      {{"wrapped_attention", "document"}, {"row or documents", "did you mean 'documents'"}},
       {{"lr_scheduler_type", "cosin"}, {"linear, cosine, constant or constant_with_warmup", "did you mean 'cosine'"}},
       {{"eval_strategy", "epochs"}, {"no, steps or epoch", "did you mean 'epoch'"}},
       {{"save_strategy", "best"}, {"no, steps or epoch"}},
@@ -148,7 +150,9 @@ TEST(Values, EveryChoiceIsAccepted) {
     EXPECT_EQ(run(train({"--eval_strategy", value})).options.train.eval_strategy, value);
     EXPECT_EQ(run(train({"--save_strategy", value})).options.train.save_strategy, value);
   }
-  for (const char* value : {"bfd", "wrapped"})
+  for (const char* value : {"row", "documents"})
+    EXPECT_EQ(run(with({"wrapped_attention", value})).options.data.wrapped_attention, value);
+  for (const char* value : {"bfd", "bfd_split", "wrapped"})
     EXPECT_EQ(run(with({"packing_strategy", value})).options.data.packing_strategy, value);
   for (const char* value : {"tokenizer", "chatml"})
     EXPECT_EQ(run(train({"--chat_template_format", value})).options.data.chat_template_format, value);
