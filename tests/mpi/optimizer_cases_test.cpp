@@ -71,11 +71,11 @@ TEST(CaseA41, WeightsAreKeptInFp32) {
     gradients[unit] = at::ones_like(weights);
   });
   for (int step = 0; step < 200; ++step) run->optimizer->step(gradients, 1.0f, 1e-5);
-  for_each_trained(*run, [](std::size_t, const at::Tensor& weights) {
-    EXPECT_EQ(weights.scalar_type(), at::kFloat);
-    EXPECT_NEAR(weights.min().item<double>(), 0.497997, 1e-5);
-    EXPECT_NEAR(weights.max().item<double>(), 0.497997, 1e-5);
-  });
+  for (const auto& [name, weight] : full_weights(*run)) {
+    EXPECT_EQ(weight.scalar_type(), at::kFloat) << name;
+    EXPECT_NEAR(weight.min().item<double>(), 0.49800, 1e-5) << name;
+    EXPECT_NEAR(weight.max().item<double>(), 0.49800, 1e-5) << name;
+  }
 }
 
 /// lora-start with every B scaled to a mean size of 0.5.
@@ -125,7 +125,8 @@ TEST(CaseA41, SmallUpdatesReachTheExportAndTheResumedRun) {
   const auto weights = full_weights(*run);
   for (const auto& [name, weight] : weights) {
     EXPECT_GT(at::count_nonzero(weight != start.at(name)).item<std::int64_t>(), weight.numel() / 2) << name;
-    EXPECT_LE((weight - start.at(name)).abs().max().item<double>(), 200 * 1.1e-5) << name;
+    // No step of Adam is larger than rate * (1 - beta1) / sqrt(1 - beta2), here 3.17 times the rate: these are small ones.
+    EXPECT_LE((weight - start.at(name)).abs().max().item<double>(), 200 * 3.17e-5) << name;
     EXPECT_FALSE(at::equal(weight, weight.to(at::kBFloat16).to(at::kFloat))) << name;  // rounding would show
   }
   exporting::write_adapter(scratch / "adapter", *run->lora, "base", *run->shards, world());
