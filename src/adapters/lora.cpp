@@ -60,9 +60,9 @@ class LoraLinearGroup : public model::LinearGroup {
     for (const LoraLinear& linear : linears_) {
       at::Tensor y = ops::linear(x, unit.weights[linear.base]);
       if (linear.adapter) {
-        if (!wide.defined()) wide = x.to(at::kFloat);
+        if (!wide.defined()) wide = x.to(at::kFloat).contiguous();
         const at::Tensor reduced = at::mm(dropped(wide, linear, context), unit.weights[linear.adapter->a].t());
-        add_product(y, reduced, unit.weights[linear.adapter->b].t());
+        add_product(y, reduced, unit.weights[linear.adapter->b].t(), scaling_);
       }
       outputs.push_back(std::move(y));
     }
@@ -79,45 +79,55 @@ class LoraLinearGroup : public model::LinearGroup {
       else if (result.defined()) result.add_(ops::matmul(gradients[i], unit.weights[linear.base]));
       else result = ops::matmul(gradients[i], unit.weights[linear.base]);
       if (!linear.adapter) continue;
-      if (!wide.defined()) wide = x.to(at::kFloat);
-      result.add_(adapter_backward(wide, gradients[i].to(at::kFloat), linear, unit, context));
+      if (!wide.defined()) wide = x.to(at::kFloat).contiguous();
+      adapter_backward(wide, gradients[i].to(at::kFloat), linear, unit, context, result);
     }
     return result;
   }
 
  private:
-  /// Gradient of x through the adapter; adds the gradients of A and B.
-  at::Tensor adapter_backward(const at::Tensor& x, const at::Tensor& gradient, const LoraLinear& linear,
-                              UnitTensors& unit, const StepContext& context) const {
+  /// Adds the gradient of x through the adapter to `result`, and the gradients of A and B to theirs.
+  void adapter_backward(const at::Tensor& x, const at::Tensor& gradient, const LoraLinear& linear, UnitTensors& unit,
+                        const StepContext& context, at::Tensor& result) const {
     const at::Tensor& a = unit.weights[linear.adapter->a];
     const at::Tensor& b = unit.weights[linear.adapter->b];
-    const at::Tensor input = dropped(x, linear, context);
-    const at::Tensor reduced = at::mm(input, a.t());  // [N, R]
     const at::Tensor reduced_gradient = at::mm(gradient, b).mul_(scaling_);  // [N, R]
+    at::Tensor input = x;
+    if (drops(context)) {
+      // Dropout is linear, so its backward is the same masking.
+      const at::Tensor dropped_gradient = at::mm(reduced_gradient, a);
+      at::Tensor sum = result.scalar_type() == at::kFloat ? result : result.to(at::kFloat);
+      input = ops::dropout_both(x, dropped_gradient, sum, key(linear, context));
+      if (!sum.is_same(result)) result.copy_(sum);
+    } else {
+      add_product(result, reduced_gradient, a, 1.0);
+    }
     at::Tensor& a_sink = unit.gradients[linear.adapter->a];
     at::Tensor& b_sink = unit.gradients[linear.adapter->b];
-    if (a_sink.defined()) {
-      a_sink.addmm_(reduced_gradient.t(), input);
-      b_sink.addmm_(gradient.t(), reduced, 1.0, scaling_);
-    }
-    return dropped(at::mm(reduced_gradient, a), linear, context);
+    if (!a_sink.defined()) return;
+    a_sink.addmm_(reduced_gradient.t(), input);
+    b_sink.addmm_(gradient.t(), at::mm(input, a.t()), 1.0, scaling_);
   }
 
-  /// Dropout is linear, so its backward is the same masking.
+  bool drops(const StepContext& context) const { return context.training && dropout_ != 0; }
+
+  ops::DropoutKey key(const LoraLinear& linear, const StepContext& context) const {
+    return {.seed = context.seed,
+            .step = context.step,
+            .site = linear.site,
+            .probability = dropout_,
+            .samples = context.samples,
+            .document_positions = context.document_positions};
+  }
+
   at::Tensor dropped(const at::Tensor& x, const LoraLinear& linear, const StepContext& context) const {
-    if (!context.training || dropout_ == 0) return x;
-    return ops::dropout(x, {.seed = context.seed,
-                            .step = context.step,
-                            .site = linear.site,
-                            .probability = dropout_,
-                            .samples = context.samples,
-                            .document_positions = context.document_positions});
+    return drops(context) ? ops::dropout(x, key(linear, context)) : x;
   }
 
   /// y += scaling * a b, in fp32 before the one rounding to y's type.
-  void add_product(at::Tensor& y, const at::Tensor& a, const at::Tensor& b) const {
-    if (y.scalar_type() == at::kFloat) y.addmm_(a, b, 1.0, scaling_);
-    else y.copy_(at::addmm(y.to(at::kFloat), a, b, 1.0, scaling_));
+  static void add_product(at::Tensor& y, const at::Tensor& a, const at::Tensor& b, double scaling) {
+    if (y.scalar_type() == at::kFloat) y.addmm_(a, b, 1.0, scaling);
+    else y.copy_(at::addmm(y.to(at::kFloat), a, b, 1.0, scaling));
   }
 
   double scaling_, dropout_;

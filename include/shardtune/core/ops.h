@@ -46,7 +46,9 @@ void apply_rotary(at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sin
 
 /// Causal attention that never crosses a segment. What attention keeps for its backward.
 struct AttentionSaved {
-  std::vector<at::Tensor> outputs, logsumexps;  ///< per group of equally long neighbouring segments
+  std::vector<at::Tensor> outputs,
+      logsumexps;  ///< per group of equally long neighbouring segments; outputs are views of
+      ///< attention()'s result unless the kernel ran in a wider type
 };
 /// q [N, H, E], k and v [N, K, E], segments: tokens of each, sum N -> [N, H * E].
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
@@ -59,9 +61,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
 
 /// silu(gate) * up.
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
-/// Gradients for gate and up.
-std::pair<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& gradient, const at::Tensor& gate,
-                                                  const at::Tensor& up);
+/// Gradients for gate and up, written over them.
+void swiglu_backward(const at::Tensor& gradient, at::Tensor& gate, at::Tensor& up);
 
 /// Rows ids [N] of table [V, D].
 at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids);
@@ -87,5 +88,8 @@ struct DropoutKey {
 /// mod 4; kept when word >= p * 2^32), so it is computed again in backward and never stored, and does not depend on ranks or
 /// batch composition. p is from 0 to 1 - 2^-32.
 at::Tensor dropout(const at::Tensor& x, const DropoutKey& key);
+/// dropout(x), and sum += dropout(gradient), with the mask drawn once: what the backward of a layer behind a dropout needs.
+/// All [N, D], fp32 and contiguous.
+at::Tensor dropout_both(const at::Tensor& x, const at::Tensor& gradient, at::Tensor& sum, const DropoutKey& key);
 
 }  // namespace shardtune::ops

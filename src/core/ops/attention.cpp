@@ -51,23 +51,37 @@ at::Tensor kernel_input(const at::Tensor& x) {
   return as_is ? x : x.to(at::kFloat);
 }
 
+/// Puts one group's [count, heads, length, E] into `result` [N, heads, E] of `type`. The kernels lay their results out token by
+/// token, so the only group's is the result as it is.
+void place(at::Tensor& result, const at::Tensor& part, at::IntArrayRef shape, const Group& group, std::size_t groups,
+           at::ScalarType type) {
+  if (groups == 1) {
+    result = part.to(type).transpose(1, 2).reshape(shape).contiguous();
+    return;
+  }
+  if (!result.defined()) result = at::empty(shape, part.options().dtype(type));
+  batch_view(result, group).copy_(part);
+}
+
 }  // namespace
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      std::span<const std::int32_t> segments, AttentionSaved* saved) {
   const std::int64_t tokens = q.size(0), heads = q.size(1), width = q.size(2);
-  at::Tensor result = at::empty({tokens, heads, width}, q.options());
-  for (const Group& group : group_segments(segments)) {
+  const std::vector<Group> groups = group_segments(segments);
+  at::Tensor result;
+  for (const Group& group : groups) {
     const at::Tensor qg = kernel_input(batch_view(q, group));
     const at::Tensor kg = repeat_heads(kernel_input(batch_view(k, group)), heads);
     const at::Tensor vg = repeat_heads(kernel_input(batch_view(v, group)), heads);
     auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(qg, kg, vg, 0.0, /*is_causal=*/true);
-    batch_view(result, group).copy_(out);
+    place(result, out, q.sizes(), group, groups.size(), q.scalar_type());
     if (saved != nullptr) {
-      saved->outputs.push_back(out);
+      saved->outputs.push_back(out.scalar_type() == result.scalar_type() ? batch_view(result, group) : out);
       saved->logsumexps.push_back(lse);
     }
   }
+  if (!result.defined()) result = at::empty_like(q);
   return result.view({tokens, heads * width});
 }
 
@@ -76,7 +90,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
                                                                   std::span<const std::int32_t> segments,
                                                                   const AttentionSaved& saved) {
   const std::int64_t heads = q.size(1), kv_heads = k.size(1);
-  at::Tensor gq = at::empty_like(q), gk = at::empty_like(k), gv = at::empty_like(v);
+  at::Tensor gq, gk, gv;
   const at::Tensor g = gradient.view({q.size(0), heads, q.size(2)});
   const std::vector<Group> groups = group_segments(segments);
   SHARDTUNE_CHECK(saved.outputs.size() == groups.size(), "attention saved {} groups, wants {}", saved.outputs.size(),
@@ -88,10 +102,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
     const at::Tensor vg = repeat_heads(kernel_input(batch_view(v, group)), heads);
     const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
         kernel_input(batch_view(g, group)), qg, kg, vg, saved.outputs[i], saved.logsumexps[i], 0.0, /*is_causal=*/true);
-    batch_view(gq, group).copy_(dq);
-    batch_view(gk, group).copy_(sum_heads(dk, kv_heads));
-    batch_view(gv, group).copy_(sum_heads(dv, kv_heads));
+    place(gq, dq, q.sizes(), group, groups.size(), q.scalar_type());
+    place(gk, sum_heads(dk, kv_heads), k.sizes(), group, groups.size(), k.scalar_type());
+    place(gv, sum_heads(dv, kv_heads), v.sizes(), group, groups.size(), v.scalar_type());
   }
+  if (groups.empty()) return {at::empty_like(q), at::empty_like(k), at::empty_like(v)};
   return {gq, gk, gv};
 }
 

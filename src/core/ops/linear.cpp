@@ -98,13 +98,4 @@ void add_embedding_gradient(at::Tensor& sink, const at::Tensor& gradient, const 
   }
 }
 
-at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) { return at::silu(gate).mul_(up); }
-
-std::pair<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& gradient, const at::Tensor& gate,
-                                                  const at::Tensor& up) {
-  at::Tensor gate_gradient = at::silu_backward(at::mul(gradient, up), gate);
-  at::Tensor up_gradient = at::silu(gate).mul_(gradient);
-  return {std::move(gate_gradient), std::move(up_gradient)};
-}
-
 }  // namespace shardtune::ops

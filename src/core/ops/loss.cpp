@@ -5,42 +5,73 @@
 
 #include "shardtune/core/error.h"
 #include "shardtune/core/ops.h"
+#include "simd.h"
 
 namespace shardtune::ops {
 namespace {
 
-double sum_fp64(const float* x, std::int64_t n) {
-  double lanes[8] = {};
+[[gnu::always_inline]] inline float maximum(const float* x, std::int64_t n) {
+  simd::Floats lanes, next;
+  for (int lane = 0; lane < simd::kLanes; ++lane) lanes[lane] = x[0];
   std::int64_t i = 0;
-  for (; i + 8 <= n; i += 8)
-    for (int lane = 0; lane < 8; ++lane) lanes[lane] += static_cast<double>(x[i + lane]);
+  for (; i + simd::kLanes <= n; i += simd::kLanes) {
+    std::memcpy(&next, x + i, sizeof next);
+    lanes = next > lanes ? next : lanes;
+  }
+  float most = lanes[0];
+  for (int lane = 1; lane < simd::kLanes; ++lane) most = lanes[lane] > most ? lanes[lane] : most;
+  for (; i < n; ++i) most = x[i] > most ? x[i] : most;
+  return most;
+}
+
+[[gnu::always_inline]] inline double sum_fp64(const float* x, std::int64_t n) {
+  simd::Doubles lanes = {};
+  simd::Floats next;
+  std::int64_t i = 0;
+  for (; i + simd::kLanes <= n; i += simd::kLanes) {
+    std::memcpy(&next, x + i, sizeof next);
+    lanes += __builtin_convertvector(next, simd::Doubles);
+  }
   double sum = 0;
-  for (const double lane : lanes) sum += lane;
+  for (int lane = 0; lane < simd::kLanes; ++lane) sum += lanes[lane];
   for (; i < n; ++i) sum += static_cast<double>(x[i]);
   return sum;
 }
+
+/// One row of logits: leaves its exponentials over the maximum, gives their sum and the target's logit over the maximum.
+struct ExponentialRow {
+  [[gnu::always_inline]] static inline void run(float* row, std::int64_t classes, std::int64_t target, double* sum,
+                                                double* at_target) {
+    const float most = maximum(row, classes);
+    *at_target = static_cast<double>(row[target] - most);
+    for (std::int64_t c = 0; c < classes; ++c) row[c] = simd::exp(row[c] - most);
+    *sum = sum_fp64(row, classes);
+  }
+};
+
+struct ScaleRow {
+  [[gnu::always_inline]] static inline void run(float* row, std::int64_t classes, float factor) {
+    for (std::int64_t c = 0; c < classes; ++c) row[c] *= factor;
+  }
+};
 
 }  // namespace
 
 double cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, double scale, bool want_gradient) {
   SHARDTUNE_CHECK(logits.scalar_type() == at::kFloat && logits.is_contiguous(), "logits must be contiguous fp32");
   const std::int64_t rows = logits.size(0), classes = logits.size(1);
-  const at::Tensor maximum = at::amax(logits, {1}, /*keepdim=*/true);
-  logits.sub_(maximum);
-  const at::Tensor at_target = at::gather(logits, 1, targets.unsqueeze(1)).contiguous();
-  logits.exp_();
   auto* x = logits.mutable_data_ptr<float>();
-  const auto* chosen = at_target.const_data_ptr<float>();
   const auto* target = targets.const_data_ptr<std::int64_t>();
   std::vector<double> losses(static_cast<std::size_t>(rows));
   at::parallel_for(0, rows, 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t n = begin; n < end; ++n) {
       float* row = x + n * classes;
-      const double sum = sum_fp64(row, classes);
-      losses[static_cast<std::size_t>(n)] = std::log(sum) - static_cast<double>(chosen[n]);
+      double sum = 0, at_target = 0;
+      simd::run<ExponentialRow>(row, classes, target[n], &sum, &at_target);
+      losses[static_cast<std::size_t>(n)] = std::log(sum) - at_target;
       if (!want_gradient) continue;
       const auto factor = static_cast<float>(scale / sum);
-      for (std::int64_t c = 0; c < classes; ++c) row[c] *= factor;
+      simd::run<ScaleRow>(row, classes, factor);
       row[target[n]] -= static_cast<float>(scale);
     }
   });

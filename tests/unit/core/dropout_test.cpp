@@ -79,6 +79,36 @@ TEST(Dropout, DependsOnTheDocumentAndNotOnTheBatch) {
   EXPECT_TRUE(at::equal(one, ops::dropout(x, together.key(0.5))));
 }
 
+// The vector form of the generator, over the end of the 32-bit counter and rows longer than one block of it.
+TEST(Dropout, LongRowsFollowTheWrittenRule) {
+  const Tokens tokens{{5, (1ll << 33) + 7, 900}, {0, 6441645, 41}};
+  const std::int64_t width = 2667;  // 6441645 * width = 2^34 - 1969: the counter begins again inside the second row
+  const std::uint64_t seed = 0x9E3779B97F4A7C15u;
+  const at::Tensor x = at::arange(1, 3 * width + 1, at::kFloat).view({3, width}).contiguous();
+  const at::Tensor y = ops::dropout(x, tokens.key(0.25, 3, 18, seed)).contiguous();
+  const auto *from = x.const_data_ptr<float>(), *found = y.const_data_ptr<float>();
+  for (std::int64_t n = 0; n < 3; ++n)
+    for (std::int64_t c = 0; c < width; ++c) {
+      const auto token = static_cast<std::size_t>(n);
+      const std::uint64_t element =
+          static_cast<std::uint64_t>(tokens.positions[token]) * static_cast<std::uint64_t>(width) +
+          static_cast<std::uint64_t>(c);
+      const auto words = philox4x32(
+          {static_cast<std::uint32_t>(tokens.samples[token]), 3, 18, static_cast<std::uint32_t>(element / 4)}, seed);
+      const bool kept = static_cast<double>(words[element % 4]) >= 0.25 * 4294967296.0;
+      ASSERT_EQ(found[n * width + c], kept ? from[n * width + c] * (1.0f / 0.75f) : 0.0f) << n << " " << c;
+    }
+}
+
+TEST(Dropout, BothIsTheSameMaskTwice) {
+  const Tokens tokens{{5, 5, 900}, {0, 1, 41}};
+  const at::Tensor x = at::arange(1, 3 * 77 + 1, at::kFloat).view({3, 77}), gradient = at::ones({3, 77}).mul_(3);
+  at::Tensor sum = at::ones({3, 77});
+  const at::Tensor y = ops::dropout_both(x, gradient, sum, tokens.key(0.25));
+  EXPECT_TRUE(at::equal(y, ops::dropout(x, tokens.key(0.25))));
+  EXPECT_TRUE(at::equal(sum, ops::dropout(gradient, tokens.key(0.25)).add_(1)));
+}
+
 TEST(Dropout, ZeroProbabilityIsTheInput) {
   const Tokens tokens{{1}, {0}};
   const at::Tensor x = at::ones({1, 4});

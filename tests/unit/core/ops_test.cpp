@@ -149,9 +149,35 @@ TEST(Swiglu, ForwardAndBackward) {
   const at::Tensor gate = wave({3, 5}, 0.2) * 3, up = wave({3, 5}, 0.8), g = wave({3, 5}, 1.4);
   const at::Tensor gd = gate.to(at::kDouble), s = at::sigmoid(gd);
   EXPECT_LE(largest(ops::swiglu(gate, up).to(at::kDouble) - gd * s * up), 1e-6);
-  const auto [gate_gradient, up_gradient] = ops::swiglu_backward(g, gate, up);
+  at::Tensor gate_gradient = gate.clone(), up_gradient = up.clone();  // overwritten
+  ops::swiglu_backward(g, gate_gradient, up_gradient);
   EXPECT_LE(largest(gate_gradient.to(at::kDouble) - g * up * s * (1 + gd * (1 - s))), 1e-6);
   EXPECT_LE(largest(up_gradient.to(at::kDouble) - g * gd * s), 1e-6);
+}
+
+TEST(Swiglu, FarOutAndNotANumber) {  // silu(x) tends to 0 and to x
+  const at::Tensor gate = at::tensor({-200.f, -88.f, 88.f, 200.f, NAN}), up = at::ones({5}).mul_(2);
+  const at::Tensor y = ops::swiglu(gate, up);
+  EXPECT_NEAR(y[0].item<float>(), 0, 1e-30);
+  EXPECT_NEAR(y[1].item<float>(), 0, 1e-30);
+  EXPECT_EQ(y[2].item<float>(), 176.f);
+  EXPECT_EQ(y[3].item<float>(), 400.f);
+  EXPECT_TRUE(std::isnan(y[4].item<float>()));
+}
+
+TEST(CrossEntropy, NotANumberIsNotHidden) {
+  at::Tensor logits = at::zeros({1, 100});
+  logits[0][37] = NAN;
+  EXPECT_TRUE(std::isnan(ops::cross_entropy_in_place(logits, at::zeros({1}, at::kLong), 1.0, true)));
+}
+
+TEST(Attention, KeepsItsResultOnce) {
+  for (const std::vector<std::int32_t>& segments : {std::vector<std::int32_t>{6, 6}, {5, 7}}) {
+    ops::AttentionSaved saved;
+    const at::Tensor out =
+        ops::attention(wave({12, 4, 8}, 0.2), wave({12, 2, 8}, 1.2), wave({12, 2, 8}, 2.2), segments, &saved);
+    for (const at::Tensor& kept : saved.outputs) EXPECT_TRUE(kept.is_alias_of(out));
+  }
 }
 
 }  // namespace
