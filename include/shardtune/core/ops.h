@@ -46,9 +46,9 @@ void apply_rotary(at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sin
 
 /// Causal attention that never crosses a segment. What attention keeps for its backward.
 struct AttentionSaved {
-  std::vector<at::Tensor> outputs,
-      logsumexps;  ///< per group of equally long neighbouring segments; outputs are views of
-      ///< attention()'s result unless the kernel ran in a wider type
+  /// Per group of equally long neighbouring segments. Outputs are views of attention()'s result unless the kernel ran in a
+  /// wider type.
+  std::vector<at::Tensor> outputs, logsumexps;
 };
 /// q [N, H, E], k and v [N, K, E], segments: tokens of each, sum N -> [N, H * E].
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
