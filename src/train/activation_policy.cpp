@@ -101,8 +101,9 @@ std::optional<std::int64_t> first_number(const char* path) {
 std::int64_t kept_bytes_per_token(const model::ModelConfig& config, at::ScalarType compute_type) {
   const auto width = static_cast<std::int64_t>(at::elementSize(compute_type));
   const std::int64_t query = config.heads * config.head_dim, key = config.kv_heads * config.head_dim;
-  const std::int64_t kernel_width = compute_type == at::kBFloat16 && !ops::has_fast_bf16() ? 4 : width;
-  return width * (2 * query + 2 * key + config.hidden_size + 2 * config.intermediate_size) + kernel_width * query +
+  // The attention kernel's own result is kept as well where it runs in a wider type.
+  const bool wider = compute_type != at::kFloat && !(compute_type == at::kBFloat16 && ops::has_fast_bf16());
+  return width * (2 * query + 2 * key + config.hidden_size + 2 * config.intermediate_size) + (wider ? 4 * query : 0) +
          4 * config.heads;
 }
 
