@@ -1,16 +1,43 @@
 #include "mpi_shared_memory.h"
 
+#include <sys/statvfs.h>
+
 #include <algorithm>
 #include <exception>
+#include <limits>
 
 #include "mpi_check.h"
 #include "shardtune/core/error.h"
 
 namespace shardtune::comm {
 
+namespace {
+
+/// Where Open MPI puts shared windows. A window larger than the room there is made without complaint, and the first rank that
+/// writes to the missing part is killed: containers often have 64 MiB.
+constexpr const char* kBackingFolder = "/dev/shm";
+
+/// The first rank looks, all ranks get its answer.
+void require_room(MPI_Comm comm, int rank, std::uint64_t bytes) {
+  std::uint64_t room = std::numeric_limits<std::uint64_t>::max();
+  struct statvfs status {};
+  if (rank == 0 && ::statvfs(kBackingFolder, &status) == 0)
+    room = static_cast<std::uint64_t>(status.f_bavail) * status.f_frsize;
+  SHARDTUNE_MPI(MPI_Bcast(&room, 1, MPI_UINT64_T, 0, comm));
+  if (room < bytes)
+    fail(ErrorClass::kOutOfMemory,
+         "{} has room for {} bytes, the base that the ranks of a node share takes {}; enlarge it (in a container: its "
+         "shm "
+         "size), or give --share_base_on_node false",
+         kBackingFolder, room, bytes);
+}
+
+}  // namespace
+
 MpiSharedMemory::MpiSharedMemory(MPI_Comm comm, std::uint64_t bytes) : comm_(comm) {
   int rank = 0;
   SHARDTUNE_MPI(MPI_Comm_rank(comm, &rank));
+  require_room(comm, rank, bytes);
   void* base = nullptr;
   const auto own = static_cast<MPI_Aint>(rank == 0 ? bytes : 0);
   const int code = MPI_Win_allocate_shared(own, 1, MPI_INFO_NULL, comm, &base, &window_);

@@ -76,14 +76,36 @@ fsdp::ShardSettings plan_sharding(Run& run) {
   return settings;
 }
 
-/// Whether the frozen base lies in the node's shared memory; the same on all ranks. Collective.
-bool shares_base(Run& run) {
+/// Whether the frozen base should lie in the node's shared memory; the same on all ranks. Collective.
+bool wants_shared_base(Run& run) {
   if (!run.lora || run.communicator->size() == 1 || run.options.fsdp.share_base_on_node == "false") return false;
   if (run.options.fsdp.share_base_on_node == "true") return true;
   // auto: where a node holds at least one whole copy anyway, and there is somebody to share it with.
   int smallest = run.mesh->node().size();
   for (const int ranks : run.communicator->gather_values(smallest)) smallest = std::min(smallest, ranks);
   return smallest > 1 && smallest >= run.policy.shard_size;
+}
+
+/// Memory for the frozen base that the ranks of a node share, or nothing. `auto` goes without where a node has no room. Collective.
+std::unique_ptr<comm::SharedMemory> make_shared_base(Run& run, const fsdp::ShardSettings& settings) {
+  if (!wants_shared_base(run)) return nullptr;
+  comm::Communicator& node = run.mesh->node();
+  const std::uint64_t bytes = fsdp::ShardedModel::base_bytes(run.model->units(), settings, node.size());
+  std::unique_ptr<comm::SharedMemory> base;
+  std::optional<comm::Failure> failure;
+  try {
+    base = node.allocate_shared(bytes);
+  } catch (const Error& error) {
+    if (error.error_class() != ErrorClass::kOutOfMemory) throw;
+    failure = comm::Failure{error.error_class(), error.what()};
+  }
+  if (run.options.fsdp.share_base_on_node == "true") {
+    comm::agree_or_throw(*run.communicator, failure);
+    return base;
+  }
+  for (const int failed : run.communicator->gather_values(failure ? 1 : 0))
+    if (failed == 1) base.reset();
+  return base;
 }
 
 }  // namespace
@@ -108,10 +130,7 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
   });
   check_same_inputs(*run);
   const fsdp::ShardSettings settings = plan_sharding(*run);
-  std::unique_ptr<comm::SharedMemory> base;
-  if (shares_base(*run))
-    base = run->mesh->node().allocate_shared(
-        fsdp::ShardedModel::base_bytes(run->model->units(), settings, run->mesh->node().size()));
+  std::unique_ptr<comm::SharedMemory> base = make_shared_base(*run, settings);
   comm::agree(communicator, [&] {
     run->shards = std::make_unique<fsdp::ShardedModel>(run->model->units(), settings, *run->mesh, std::move(base));
     load_weights(*run);
