@@ -1,6 +1,7 @@
 #include "shardtune/fsdp/policy.h"
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <numeric>
 
@@ -37,8 +38,10 @@ int shard_size(const FsdpOptions& options, int ranks, int node_ranks) {
 
 /// --fsdp_reshard_after_forward as FSDP2 has it; "" leaves the strategy's own way.
 void apply_reshard(const FsdpOptions& options, Policy& policy) {
-  const std::string& wish = options.reshard_after_forward;
+  std::string wish = options.reshard_after_forward;
   if (wish.empty()) return;
+  // "True" on the command line, "true" in YAML.
+  std::transform(wish.begin(), wish.end(), wish.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   if (wish == "true") policy.reshard = Reshard::kAfterForward;
   else if (wish == "false") policy.reshard = Reshard::kAfterBackward;
   else {

@@ -50,7 +50,9 @@ TEST(Policy, ReshardAfterForwardAsFsdp2HasIt) {
   };
   EXPECT_EQ(reshard("").reshard, Reshard::kAfterForward);
   EXPECT_EQ(reshard("true").reshard, Reshard::kAfterForward);
+  EXPECT_EQ(reshard("True").reshard, Reshard::kAfterForward);
   EXPECT_EQ(reshard("false").reshard, Reshard::kAfterBackward);
+  EXPECT_EQ(reshard("False").reshard, Reshard::kAfterBackward);
   EXPECT_EQ(reshard("8").reshard, Reshard::kAfterForward);
   EXPECT_EQ(reshard("1").reshard, Reshard::kAfterBackward);
   EXPECT_EQ(reshard("4").reshard, Reshard::kToInnerGroup);
