@@ -23,8 +23,7 @@ void ShardedModel::gather_part(Unit& unit, FlatShard& shard, at::Tensor local, c
   const at::Tensor full = into.narrow(0, 0, bytes);
   at::Tensor& inner = &shard == &unit.frozen ? unit.inner_frozen : unit.inner_trained;
   comm::Communicator& group = unit.spread ? mesh_.inner() : mesh_.shard();
-  unit.pending.push_back(
-      group.all_gather_start(ops::bytes_of(unit.spread ? inner : local), ops::bytes_of(full)));
+  unit.pending.push_back(group.all_gather_start(ops::bytes_of(unit.spread ? inner : local), ops::bytes_of(full)));
   shard.views(full.view(local.scalar_type()), unit.spec, unit.weights);
 }
 

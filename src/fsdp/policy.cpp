@@ -41,7 +41,8 @@ void apply_reshard(const FsdpOptions& options, Policy& policy) {
   std::string wish = options.reshard_after_forward;
   if (wish.empty()) return;
   // "True" on the command line, "true" in YAML.
-  std::transform(wish.begin(), wish.end(), wish.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(wish.begin(), wish.end(), wish.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   if (wish == "true") policy.reshard = Reshard::kAfterForward;
   else if (wish == "false") policy.reshard = Reshard::kAfterBackward;
   else {

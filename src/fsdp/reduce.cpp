@@ -23,8 +23,7 @@ void add_over(comm::Communicator& group, at::Tensor& sum) {
   padded.narrow(0, 0, count).copy_(sum);
   group.exchange_start(ops::bytes_of(padded), ops::bytes_of(received))->wait();
   at::Tensor own = at::zeros({piece}, at::kDouble);
-  for (std::int64_t rank = 0; rank < ranks; ++rank)
-    add_in_fp64(own, received.const_data_ptr<double>() + rank * piece);
+  for (std::int64_t rank = 0; rank < ranks; ++rank) add_in_fp64(own, received.const_data_ptr<double>() + rank * piece);
   group.all_gather_start(ops::bytes_of(own), ops::bytes_of(padded))->wait();
   sum.copy_(padded.narrow(0, 0, count));
 }

@@ -39,8 +39,7 @@ std::uint64_t ShardedModel::base_bytes(const std::vector<model::UnitSpec>& stage
                                        int ranks) {
   std::int64_t bytes = 0;
   for (const auto& unit : units_of(settings, stages.size()))
-    bytes +=
-        aligned(layout_of(merged(stages, unit), false, ranks).full_elements() * width_of(settings.base_type));
+    bytes += aligned(layout_of(merged(stages, unit), false, ranks).full_elements() * width_of(settings.base_type));
   return static_cast<std::uint64_t>(bytes);
 }
 

@@ -66,8 +66,8 @@ void Hdf5File::write(const std::string& name, Dtype dtype, std::uint64_t element
   make_groups(name.substr(0, name.rfind('/') == std::string::npos ? 0 : name.rfind('/')));
   Hdf5Dataset dataset(H5Dcreate2(id_, name.c_str(), type, space.get(), H5P_DEFAULT, creation.get(), H5P_DEFAULT));
   if (!dataset) failed("create dataset", name);
-  const std::string error =
-      in_pieces(dataset.get(), 0, elements, element_bytes, [&, type = type](hid_t memory, hid_t file, std::uint64_t at) {
+  const std::string error = in_pieces(
+      dataset.get(), 0, elements, element_bytes, [&, type = type](hid_t memory, hid_t file, std::uint64_t at) {
         return H5Dwrite(dataset.get(), type, memory, file, H5P_DEFAULT, data.data() + at);
       });
   if (!error.empty()) raise(fmt::format("{}: cannot write dataset {}: {}", path_.string(), in_quotes(name), error));

@@ -96,6 +96,7 @@ std::vector<std::pair<std::string, std::string>> fixed_settings(const Run& run) 
   const auto& train = run.options.train;
   const std::string none = "-";
   return {{"dtype", type_name(run.precision.compute)},
+          {"shard_group_size", std::to_string(run.policy.shard_size)},  // of a checkpoint's files
           {"lora_alpha", run.lora ? fmt::format("{}", run.lora->alpha) : none},
           {"use_rslora", run.lora ? (run.lora->rank_stabilised ? "True" : "False") : none},
           {"lora_dropout", run.lora ? fmt::format("{}", run.lora->dropout) : none},

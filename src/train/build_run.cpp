@@ -78,6 +78,10 @@ fsdp::ShardSettings plan_sharding(Run& run) {
 
 /// Whether the frozen base should lie in the node's shared memory; the same on all ranks. Collective.
 bool wants_shared_base(Run& run) {
+  if (!run.lora && run.options.fsdp.share_base_on_node == "true")
+    throw comm::AgreedError(
+        ErrorClass::kUsage,
+        "--share_base_on_node true: full fine-tuning has no frozen base to share; leave the option out");
   if (!run.lora || run.communicator->size() == 1 || run.options.fsdp.share_base_on_node == "false") return false;
   if (run.options.fsdp.share_base_on_node == "true") return true;
   // auto: where a node holds at least one whole copy anyway, and there is somebody to share it with.

@@ -39,6 +39,18 @@ class Refused(CliTest):
         self.refuse(lora_options(activation_policy="keep", memory_budget_gib=4), "--memory_budget_gib is for --activation_policy auto",
                     ranks=(2,))
 
+    def test_shared_base_without_a_frozen_one(self):
+        self.refuse(lora_options(use_peft_lora=None, adapter_name_or_path=None, lora_dropout=None, share_base_on_node="true"),
+                    "--share_base_on_node true: full fine-tuning has no frozen base", ranks=(1, 2))
+
+    def test_checkpoint_of_other_shard_groups(self):
+        saved = self.scratch / "saved"
+        base = lora_options(num_train_epochs=None, max_steps=2, save_strategy="steps", save_steps=1)
+        self.check_succeeded(run(2, options(base, output_dir=saved)))
+        done = run(2, options(base, output_dir=self.scratch / "out", resume_from_checkpoint=saved / "checkpoint-1",
+                              fsdp_sharding_strategy="NO_SHARD"))
+        self.check_failed_cleanly(done, 1, "bad_checkpoint", ["--shard_group_size was 2 in the checkpoint's run and is 1 now"])
+
     def test_unknown_activation_policy(self):
         for value in ("every_0", "last_", "some", "every_1.5"):
             with self.subTest(value=value):

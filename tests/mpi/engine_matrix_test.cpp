@@ -136,7 +136,8 @@ void expect_same_bits(const Trace& found, const Trace& plain) {
 void expect_near(const Trace& found, const Trace& alone) {
   for (std::size_t i = 0; i < kSteps; ++i) {
     EXPECT_NEAR(found.steps[i].loss, alone.steps[i].loss, 1e-6 * alone.steps[i].loss) << "step " << i + 1;
-    EXPECT_NEAR(found.steps[i].grad_norm, alone.steps[i].grad_norm, 5e-6 * alone.steps[i].grad_norm) << "step " << i + 1;
+    EXPECT_NEAR(found.steps[i].grad_norm, alone.steps[i].grad_norm, 5e-6 * alone.steps[i].grad_norm)
+        << "step " << i + 1;
   }
 }
 

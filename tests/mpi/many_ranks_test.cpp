@@ -32,7 +32,8 @@ TEST_P(CaseA18, EmptyShardsTrainSaveResumeAndExport) {
   const auto run = train::build_run(small_rank_options(lora_r, world()), world());
   ASSERT_EQ(run->steps_per_epoch, 1);
   const auto results = run_steps(*run, 0, 2);
-  const auto folder = checkpoint::save(scratch.path(), {.step = 2, .optimizer_steps = 2}, *run->shards, *run->optimizer, world());
+  const auto folder =
+      checkpoint::save(scratch.path(), {.step = 2, .optimizer_steps = 2}, *run->shards, *run->optimizer, world());
   const auto resumed = train::build_run(small_rank_options(lora_r, world()), world());
   checkpoint::load(folder, {}, *resumed->shards, *resumed->optimizer, world());
   const auto third = run_steps(*resumed, 2, 3)[0];
