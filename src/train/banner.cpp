@@ -20,8 +20,11 @@ std::string describe_rows(const Run& run) {
   if (idle > 0)
     text += fmt::format(
         "warning: {} of {} ranks get no training rows, because an epoch has {} micro-batches; they take part with zero "
-        "weight. Start fewer ranks, or lower --per_device_train_batch_size\n",
-        idle, run.communicator->size(), run.communicator->size() - idle);
+        "weight. Start fewer ranks{}\n",
+        idle, run.communicator->size(), run.communicator->size() - idle,
+        run.options.train.per_device_train_batch_size > 1 ? ", or lower --per_device_train_batch_size"
+        : run.options.data.packing                        ? ", or lower --max_length"
+                                                          : "");
   return text;
 }
 
@@ -58,14 +61,33 @@ std::string describe_trained(const Run& run) {
                             100.0 * static_cast<double>(trained) / static_cast<double>(total), tensors);
 }
 
+/// What is in effect, whichever options said so.
+std::string describe_policy(const fsdp::Policy& policy) {
+  if (policy.shard_size == 1) return "every rank holds all weights";
+  const std::string groups = fmt::format("weights in shards over {} ranks", policy.shard_size);
+  switch (policy.reshard) {
+    case fsdp::Reshard::kAfterForward: return groups + ", let go after forward";
+    case fsdp::Reshard::kAfterBackward: return groups + ", kept to backward";
+    case fsdp::Reshard::kToInnerGroup:
+      return fmt::format("{}, spread over {} after forward", groups, policy.inner_size);
+  }
+  return groups;
+}
+
+std::string describe_kept(std::size_t kept, std::size_t layers) {
+  if (kept == layers) return "activations: all layers keep theirs\n";
+  if (kept == 0) return "activations: all layers are computed again in backward\n";
+  return fmt::format("activations: {} of {} layers keep theirs, the others are computed again in backward\n", kept,
+                     layers);
+}
+
 }  // namespace
 
 void print_banner(const Run& run, const options::ParseResult& parsed) {
   std::string text = options::format_effective(parsed.effective);
-  text +=
-      fmt::format("ranks: {} over MPI, {} threads each; {} in groups of {}; base in {}{}\n", run.communicator->size(),
-                  at::get_num_threads(), run.options.fsdp.sharding_strategy, run.policy.shard_size,
-                  type_name(run.precision.compute), run.shards->shares_base() ? ", shared by the ranks of a node" : "");
+  text += fmt::format("ranks: {} over MPI, {} threads each; {}; base in {}{}\n", run.communicator->size(),
+                      at::get_num_threads(), describe_policy(run.policy), type_name(run.precision.compute),
+                      run.shards->shares_base() ? ", shared by the ranks of a node" : "");
   text += fmt::format("model: {} layers, width {}, {} heads, {} key/value heads, vocabulary {}{}\n", run.config.layers,
                       run.config.hidden_size, run.config.heads, run.config.kv_heads, run.config.vocab_size,
                       run.config.tied_embeddings ? ", tied embeddings" : "");
@@ -73,8 +95,7 @@ void print_banner(const Run& run, const options::ParseResult& parsed) {
     text += fmt::format(
         "notice: {} tensors of the model's files are not in model.safetensors.index.json and are left out: {}\n",
         run.unlisted_tensors.size(), fmt::join(run.unlisted_tensors, " "));
-  text += fmt::format("activations: {} of {} layers keep theirs, the others are computed again\n", run.kept_layers,
-                      run.model->layers());
+  text += describe_kept(run.kept_layers, run.model->layers());
   text += describe_trained(run);
   text += describe_rows(run);
   text += fmt::format("steps: {} ({} per epoch)\n", run.total_steps, run.steps_per_epoch);

@@ -33,7 +33,9 @@ void read_data(Run& run) {
   run.eval_rows = read_rows(options, tokenizer, run.config, false, run.eval_statistics);
   if (run.eval_rows.empty())
     fail(ErrorClass::kBadData,
-         "evaluation is asked for (--eval_strategy {}, --eval_on_start) but '{}' has no split '{}'",
+         "evaluation is asked for (--eval_strategy {}, --eval_on_start) but '{}' has no split '{}'; give a folder with "
+         "one "
+         ".jsonl file for each split",
          options.train.eval_strategy, options.data.dataset_name, options.data.dataset_test_split);
 }
 

@@ -45,7 +45,8 @@ class Trainer {
     say(fmt::format("resumed from {} at step {}", folder.string(), state_.step));
     if (state_.step >= run_.total_steps)
       throw comm::AgreedError(ErrorClass::kUsage,
-                              fmt::format("{} is at step {}, the run ends at step {}: nothing is left to train",
+                              fmt::format("{} is at step {}, the run ends at step {}: nothing is left to train; raise "
+                                          "--num_train_epochs or --max_steps to go on",
                                           folder.string(), state_.step, run_.total_steps));
   }
 
