@@ -124,7 +124,7 @@ class LoraLinearGroup : public model::LinearGroup {
     return drops(context) ? ops::dropout(x, key(linear, context)) : x;
   }
 
-  /// y += scaling * a b, in fp32 before the one rounding to y's type.
+  /// y += scaling * a b, added in fp32 and rounded to y's type.
   static void add_product(at::Tensor& y, const at::Tensor& a, const at::Tensor& b, double scaling) {
     if (y.scalar_type() == at::kFloat) y.addmm_(a, b, 1.0, scaling);
     else y.copy_(at::addmm(y.to(at::kFloat), a, b, 1.0, scaling));

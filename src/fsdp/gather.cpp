@@ -51,14 +51,11 @@ void ShardedModel::prefetch(std::size_t unit) {
   if (units_[unit]->state == State::kSharded) start_gather(unit);
 }
 
-/// The stages' tensors from the unit's.
-void ShardedModel::hand_out(const Unit& unit) {
+void ShardedModel::hand_out(const Unit& unit, const std::vector<at::Tensor>& tensors,
+                            std::vector<at::Tensor> model::UnitTensors::*kind) {
   std::size_t slot = 0;
   for (const std::size_t stage : unit.stages)
-    for (std::size_t i = 0; i < stages_[stage].weights.size(); ++i, ++slot) {
-      stages_[stage].weights[i] = unit.weights[slot];
-      stages_[stage].gradients[i] = unit.gradients[slot];
-    }
+    for (at::Tensor& tensor : stages_[stage].*kind) tensor = tensors[slot++];
 }
 
 void ShardedModel::borrow_weight() {
@@ -75,7 +72,7 @@ void ShardedModel::unshard(std::size_t index) {
   for (auto& pending : unit.pending) pending->wait();
   unit.pending.clear();
   unit.state = State::kGathered;
-  hand_out(unit);
+  hand_out(unit, unit.weights, &model::UnitTensors::weights);
   if (borrower_ && unit_of_[borrower_->stage] == index) borrow_weight();
 }
 
@@ -85,7 +82,7 @@ void ShardedModel::reshard(std::size_t index) {
   unit.state = State::kSharded;
   unit.spread = false;
   for (auto& weight : unit.weights) weight.reset();
-  hand_out(unit);
+  hand_out(unit, unit.weights, &model::UnitTensors::weights);
   unit.buffer.reset();
   for (auto& occupant : pools_[unit.pool].occupants)
     if (occupant == index) occupant.reset();

@@ -36,9 +36,7 @@ void ShardedModel::zero_gradients(std::size_t index) {
     at::Tensor full = gradient_buffers_[unit.pool].narrow(0, 0, elements);
     full.zero_();
     unit.trained.views(full, unit.spec, unit.gradients);
-    std::size_t slot = 0;
-    for (const std::size_t stage : unit.stages)
-      for (at::Tensor& gradient : stages_[stage].gradients) gradient = unit.gradients[slot++];
+    hand_out(unit, unit.gradients, &model::UnitTensors::gradients);
   }
   if (!borrower_ || unit_of_[borrower_->stage] != index) return;
   if (unit_of_[0] != index) zero_gradients(unit_of_[0]);
@@ -48,8 +46,7 @@ void ShardedModel::zero_gradients(std::size_t index) {
 void ShardedModel::reduce(std::size_t index, int use) {
   Unit& unit = *units_[index];
   for (auto& gradient : unit.gradients) gradient.reset();
-  for (const std::size_t stage : unit.stages)
-    for (auto& gradient : stages_[stage].gradients) gradient.reset();
+  hand_out(unit, unit.gradients, &model::UnitTensors::gradients);
   const std::int64_t shard = unit.trained.layout().shard_elements();
   if (shard == 0) return;
   at::Tensor& sum = unit.sums.at(static_cast<std::size_t>(use));

@@ -81,11 +81,11 @@ struct TargetRows {
     }
   }
 
-  StepContext chunk(const StepContext& context, std::int64_t first, std::int64_t rows) const {
+  /// The context of these positions alone; its spans point into this object.
+  StepContext seen_from(const StepContext& context) const {
     StepContext out = context;
-    out.samples = std::span(samples).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(rows));
-    out.document_positions =
-        std::span(document_positions).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(rows));
+    out.samples = samples;
+    out.document_positions = document_positions;
     return out;
   }
 };
@@ -95,6 +95,7 @@ struct TargetRows {
 LlamaModel::LossResult LlamaModel::loss(const at::Tensor& x, std::span<const std::int32_t> targets, UnitTensors& head,
                                         const StepContext& context, double scale, bool want_gradient) const {
   const TargetRows rows(targets, context);
+  const StepContext row_context = rows.seen_from(context);
   const at::Tensor norm = head.weights[kNormSlot].to(x.scalar_type());
   at::Tensor* norm_sink = head.gradients[kNormSlot].defined() ? &head.gradients[kNormSlot] : nullptr;
   LossResult result;
@@ -102,7 +103,7 @@ LlamaModel::LossResult LlamaModel::loss(const at::Tensor& x, std::span<const std
   const std::int64_t chunk = std::max<std::int64_t>(16, kLossChunkElements / config_.vocab_size);
   for (std::int64_t first = 0; first < rows.where.size(0); first += chunk) {
     const std::int64_t count = std::min(chunk, rows.where.size(0) - first);
-    const StepContext chunk_context = rows.chunk(context, first, count);
+    const StepContext chunk_context = row_context.tokens(first, count);
     const at::Tensor positions = rows.where.narrow(0, first, count);
     const at::Tensor hidden = at::index_select(x, 0, positions);
     const at::Tensor normed = ops::rms_norm(hidden, norm, config_.norm_epsilon);

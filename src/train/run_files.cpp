@@ -5,6 +5,7 @@
 #include <regex>
 #include <sstream>
 
+#include "shardtune/checkpoint/checkpoint.h"
 #include "shardtune/core/error.h"
 #include "shardtune/io/files.h"
 
@@ -67,22 +68,10 @@ bool tells_of_failed_starts_only(const fs::path& metrics) {
   return true;
 }
 
-bool is_complete_checkpoint(const fs::path& path) {
-  static const std::regex name("checkpoint-[0-9]{1,15}");
-  return std::regex_match(path.filename().string(), name) && is_file(path / "manifest.json");
-}
-
 /// As io::AtomicFolder names a checkpoint that is not finished.
 bool is_unfinished_checkpoint(const fs::path& path) {
   static const std::regex name(R"(\.tmp-checkpoint-[0-9]{1,15}\.[0-9]+\.[0-9]+\.[0-9a-f]{8})");
   return std::regex_match(path.filename().string(), name) && type_of(path) == fs::file_type::directory;
-}
-
-std::vector<fs::path> entries_that(bool (*wanted)(const fs::path&), const fs::path& folder) {
-  std::vector<fs::path> found;
-  for (const auto& entry : fs::directory_iterator(folder))
-    if (wanted(entry.path())) found.push_back(entry.path());
-  return found;
 }
 
 }  // namespace
@@ -105,7 +94,9 @@ std::optional<fs::path> file_in_the_way(const fs::path& folder, bool lora) {
 }
 
 std::vector<fs::path> old_run(const fs::path& folder) {
-  std::vector<fs::path> found = entries_that(is_complete_checkpoint, folder);
+  std::vector<fs::path> found;
+  for (const fs::path& checkpoint : checkpoint::complete_checkpoints(folder))
+    if (is_file(checkpoint / "manifest.json")) found.push_back(checkpoint);
   if (const std::optional<bool> lora = marked_lora(folder))
     for (const std::string_view name : written_names(*lora))
       if (is_file(folder / name)) found.push_back(folder / name);
@@ -113,7 +104,9 @@ std::vector<fs::path> old_run(const fs::path& folder) {
 }
 
 void remove_run(const fs::path& folder) {
-  std::vector<fs::path> doomed = entries_that(is_unfinished_checkpoint, folder);
+  std::vector<fs::path> doomed;
+  for (const auto& entry : fs::directory_iterator(folder))
+    if (is_unfinished_checkpoint(entry.path())) doomed.push_back(entry.path());
   for (fs::path& path : old_run(folder)) doomed.push_back(std::move(path));
   for (const fs::path& path : doomed) {
     std::error_code error;

@@ -94,7 +94,9 @@ class ShardedModel {
   at::Tensor take_buffer(std::size_t unit);
   void start_gather(std::size_t unit);
   void gather_part(Unit& unit, FlatShard& shard, at::Tensor local, const at::Tensor& into);
-  void hand_out(const Unit& unit);
+  /// Gives the unit's stages their part of its weights or gradients.
+  void hand_out(const Unit& unit, const std::vector<at::Tensor>& tensors,
+                std::vector<at::Tensor> model::UnitTensors::*kind);
   void borrow_weight();
 
   comm::Mesh& mesh_;

@@ -23,6 +23,17 @@ struct Tokens {
   }
 };
 
+/// The rule of ops.h, word by word: whether p = 0.25 at step 3 and site 18 keeps column c of token n.
+bool quarter_keeps(const Tokens& tokens, std::int64_t n, std::int64_t c, std::int64_t width, std::uint64_t seed) {
+  const auto token = static_cast<std::size_t>(n);
+  const std::uint64_t element =
+      static_cast<std::uint64_t>(tokens.positions[token]) * static_cast<std::uint64_t>(width) +
+      static_cast<std::uint64_t>(c);
+  const auto words = philox4x32(
+      {static_cast<std::uint32_t>(tokens.samples[token]), 3, 18, static_cast<std::uint32_t>(element / 4)}, seed);
+  return static_cast<double>(words[element % 4]) >= 0.25 * 4294967296.0;
+}
+
 TEST(Dropout, FollowsTheWrittenRule) {
   const Tokens tokens{{5, 5, 900}, {0, 1, 41}};
   for (const std::int64_t width : {8, 6, 5}) {  // widths that four does not divide begin inside a group
@@ -30,13 +41,7 @@ TEST(Dropout, FollowsTheWrittenRule) {
     const at::Tensor y = ops::dropout(x, tokens.key(0.25));
     for (std::int64_t n = 0; n < 3; ++n)
       for (std::int64_t c = 0; c < width; ++c) {
-        const auto token = static_cast<std::size_t>(n);
-        const std::uint64_t element =
-            static_cast<std::uint64_t>(tokens.positions[token]) * static_cast<std::uint64_t>(width) +
-            static_cast<std::uint64_t>(c);
-        const auto words = philox4x32(
-            {static_cast<std::uint32_t>(tokens.samples[token]), 3, 18, static_cast<std::uint32_t>(element / 4)}, 77);
-        const bool kept = static_cast<double>(words[element % 4]) >= 0.25 * 4294967296.0;
+        const bool kept = quarter_keeps(tokens, n, c, width, 77);
         EXPECT_EQ(y[n][c].item<float>(), kept ? x[n][c].item<float>() * (1.0f / 0.75f) : 0.0f) << n << " " << c;
       }
   }
@@ -89,13 +94,7 @@ TEST(Dropout, LongRowsFollowTheWrittenRule) {
   const auto *from = x.const_data_ptr<float>(), *found = y.const_data_ptr<float>();
   for (std::int64_t n = 0; n < 3; ++n)
     for (std::int64_t c = 0; c < width; ++c) {
-      const auto token = static_cast<std::size_t>(n);
-      const std::uint64_t element =
-          static_cast<std::uint64_t>(tokens.positions[token]) * static_cast<std::uint64_t>(width) +
-          static_cast<std::uint64_t>(c);
-      const auto words = philox4x32(
-          {static_cast<std::uint32_t>(tokens.samples[token]), 3, 18, static_cast<std::uint32_t>(element / 4)}, seed);
-      const bool kept = static_cast<double>(words[element % 4]) >= 0.25 * 4294967296.0;
+      const bool kept = quarter_keeps(tokens, n, c, width, seed);
       ASSERT_EQ(found[n * width + c], kept ? from[n * width + c] * (1.0f / 0.75f) : 0.0f) << n << " " << c;
     }
 }
