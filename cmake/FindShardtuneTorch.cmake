@@ -16,6 +16,10 @@ endif()
 
 if(SHARDTUNE_CUDA)
   list(PREPEND CMAKE_PREFIX_PATH "${SHARDTUNE_LIBTORCH}")
+  # TorchConfig would look for a device otherwise, and a machine that only builds has none.
+  if(NOT DEFINED TORCH_CUDA_ARCH_LIST AND NOT DEFINED ENV{TORCH_CUDA_ARCH_LIST})
+    list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "^([0-9]+)([0-9]).*$" "\\1.\\2" OUTPUT_VARIABLE TORCH_CUDA_ARCH_LIST)
+  endif()
   find_package(Torch REQUIRED)
   add_library(shardtune_torch INTERFACE)
   target_link_libraries(shardtune_torch INTERFACE ${TORCH_LIBRARIES})

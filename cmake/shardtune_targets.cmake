@@ -7,7 +7,8 @@ if(SHARDTUNE_WERROR)
   target_compile_options(shardtune_flags INTERFACE -Werror)
 endif()
 if(SHARDTUNE_SANITIZE)
-  target_compile_options(shardtune_flags INTERFACE -fsanitize=address,undefined -fno-omit-frame-pointer
+  # -O1: the row loops would take minutes otherwise; assertions and stack traces stay.
+  target_compile_options(shardtune_flags INTERFACE -O1 -g1 -fsanitize=address,undefined -fno-omit-frame-pointer
     -fno-sanitize-recover=undefined)
   target_link_options(shardtune_flags INTERFACE -fsanitize=address,undefined)
 endif()
@@ -46,6 +47,14 @@ function(shardtune_test_target name)
   endif()
 endfunction()
 
+# shardtune_time_limit(OUT SECONDS): a limit is there to end a hang, and the sanitizers make everything many times slower.
+function(shardtune_time_limit out seconds)
+  if(SHARDTUNE_SANITIZE)
+    math(EXPR seconds "${seconds} * 8")
+  endif()
+  set(${out} ${seconds} PARENT_SCOPE)
+endfunction()
+
 # shardtune_test(NAME LABEL unit|parity [TORCH] [TIMEOUT s] SOURCES ... DEPS ...): one process.
 function(shardtune_test name)
   cmake_parse_arguments(ARG "TORCH" "LABEL;TIMEOUT" "SOURCES;DEPS" ${ARGN})
@@ -56,9 +65,10 @@ function(shardtune_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
+  shardtune_time_limit(limit ${ARG_TIMEOUT})
   shardtune_test_target(${name} ${flag} SOURCES ${ARG_SOURCES} DEPS ${ARG_DEPS} GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name})
-  set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${SHARDTUNE_TEST_ENV}")
+  set_tests_properties(${name} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${limit} ENVIRONMENT "${SHARDTUNE_TEST_ENV}")
 endfunction()
 
 # shardtune_mpi_test(NAME [LABEL mpi] RANKS 1 2 3 4 ...): the same program under mpirun, once per number of ranks. Its
@@ -72,6 +82,7 @@ function(shardtune_mpi_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 240)
   endif()
+  shardtune_time_limit(limit ${ARG_TIMEOUT})
   if(NOT ARG_LABEL)
     set(ARG_LABEL mpi)
   endif()
@@ -84,7 +95,7 @@ function(shardtune_mpi_test name)
     if(slots GREATER 2)
       set(slots 2)
     endif()
-    set_tests_properties(${name}_np${n} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${ARG_TIMEOUT} PROCESSORS ${slots}
+    set_tests_properties(${name}_np${n} PROPERTIES LABELS ${ARG_LABEL} TIMEOUT ${limit} PROCESSORS ${slots}
       ENVIRONMENT "${SHARDTUNE_TEST_ENV};SHARDTUNE_TEST_RANKS=${n}")
   endforeach()
 endfunction()

@@ -6,6 +6,7 @@
 
 #include "shardtune/comm/agree.h"
 #include "shardtune/comm/mpi.h"
+#include "shardtune/core/blas.h"
 #include "shardtune/core/memory_reserve.h"
 #include "shardtune/options/run_options.h"
 #include "shardtune/train/threads.h"
@@ -36,6 +37,7 @@ int run(int argc, char** argv) {
       if (parse_error) std::rethrow_exception(parse_error);
     });
     train::choose_threads(*communicator);
+    comm::agree(*communicator, [&] { ops::choose_blas(parsed.options.model.blas); });
     train::train(parsed, *communicator);
     return 0;
   } catch (const comm::AgreedError& error) {
@@ -55,5 +57,6 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   reserve_memory_for_errors();
+  train::keep_freed_memory();
   return run(argc, argv);
 }

@@ -3,10 +3,10 @@
 
 mutations.json lists the faults: name, file, the exact old text (once in the file), the new text, the build target and the
 ctest pattern of the tests that must turn red. Each one is edited in, built, tested and taken out again; the file is
-restored, and the tests built from it once more, also after Ctrl-C. A fault that the tests do not see, one that does not
+restored, and in the end the tests are built once more, also after Ctrl-C. A fault that the tests do not see, one that does not
 compile and one whose text is not found are failures of the list.
 
-Usage: mutate.py [--list] [--only NAME] [--build build] [--jobs 2]
+Usage: mutate.py [--list] [--only NAME ...] [--build build] [--jobs 2]
 """
 import argparse
 import contextlib
@@ -50,56 +50,76 @@ def build(options, target):
 
 
 def test(options, pattern):
-    return run(["ctest", "--test-dir", options.build, "--no-tests=error", "-R", pattern, "-j", str(options.jobs)])
+    return run(["ctest", "--test-dir", options.build, "--no-tests=error", "--stop-on-failure", "-R", pattern,
+                "-j", str(options.jobs)])
 
 
-def verdict(options, mutation):
-    """None when the tests found the fault, else what is wrong."""
-    target, pattern = mutation["target"], mutation["tests"]
+def problem_without_a_fault(options, target, pattern):
+    """None when the tests are green as they stand."""
     if build(options, target).returncode != 0:
         return "the tree does not build without the fault"
     if test(options, pattern).returncode != 0:
         return f"the tests '{pattern}' are red without the fault"
+    return None
+
+
+def verdict(options, mutation):
+    """None when the tests, green before, found the fault; else what is wrong."""
+    pattern = mutation["tests"]
     try:
         with planted(mutation):
-            built = build(options, target)
+            built = build(options, mutation["target"])
             if built.returncode != 0:
                 return "does not compile:\n" + built.stdout[-1500:]
             tested = test(options, pattern)
     except LookupError as error:
         return str(error)
-    finally:
-        build(options, target)  # no test program with the fault in it stays behind
     if "***Timeout" in tested.stdout:
         return f"the tests '{pattern}' ran out of time, which shows nothing on a busy machine; try again"
     return None if tested.returncode != 0 else f"SURVIVED: the tests '{pattern}' stay green"
 
 
+def judge(options, mutations):
+    """The number of faults that the tests did not find."""
+    bad = 0
+    without = {}  # asked once for each group of faults
+    for mutation in mutations:
+        begin = time.monotonic()
+        group = mutation["target"], mutation["tests"]
+        if group not in without:
+            without[group] = problem_without_a_fault(options, *group)
+        problem = without[group] or verdict(options, mutation)
+        bad += problem is not None
+        print(f"{mutation['name']:40} {problem or 'found'} ({time.monotonic() - begin:.0f} s)", flush=True)
+    print(f"{len(mutations) - bad} of {len(mutations)} faults found")
+    return bad
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--list", action="store_true", help="print the faults and stop")
-    parser.add_argument("--only", help="this one alone")
+    parser.add_argument("--only", action="append", help="this one alone; may be given again")
     parser.add_argument("--build", default="build", help="a configured build folder")
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     mutations = json.loads(LIST.read_text(encoding="utf-8"))
     if options.only:
-        mutations = [m for m in mutations if m["name"] == options.only]
-        if not mutations:
-            sys.exit(f"mutate.py: no fault is called '{options.only}'; see --list")
+        unknown = set(options.only) - {m["name"] for m in mutations}
+        if unknown:
+            sys.exit(f"mutate.py: no fault is called '{unknown.pop()}'; see --list")
+        mutations = [m for m in mutations if m["name"] in options.only]
     if options.list:
         for mutation in mutations:
             print(f"{mutation['name']:32} {mutation['file']:44} {mutation['tests']}")
         return
     # A polite kill restores the file, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    bad = 0
-    for mutation in mutations:
-        begin = time.monotonic()
-        problem = verdict(options, mutation)
-        bad += problem is not None
-        print(f"{mutation['name']:32} {problem or 'found'} ({time.monotonic() - begin:.0f} s)", flush=True)
-    print(f"{len(mutations) - bad} of {len(mutations)} faults found")
+    try:
+        bad = judge(options, mutations)
+    finally:
+        # No test program with a fault in it stays behind.
+        for target in {m["target"] for m in mutations}:
+            build(options, target)
     sys.exit(1 if bad else 0)
 
 

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <optional>
 
-#include "shardtune/core/ops.h"
+#include "shardtune/core/low_rank.h"
 
 namespace shardtune::adapters {
 
@@ -56,14 +56,9 @@ class LoraLinearGroup : public model::LinearGroup {
   std::vector<at::Tensor> forward(const at::Tensor& x, const UnitTensors& unit,
                                   const StepContext& context) const override {
     std::vector<at::Tensor> outputs;
-    at::Tensor wide;  // x in the adapter's fp32, made once for the group
     for (const LoraLinear& linear : linears_) {
       at::Tensor y = ops::linear(x, unit.weights[linear.base]);
-      if (linear.adapter) {
-        if (!wide.defined()) wide = x.to(at::kFloat).contiguous();
-        const at::Tensor reduced = at::mm(dropped(wide, linear, context), unit.weights[linear.adapter->a].t());
-        add_product(y, reduced, unit.weights[linear.adapter->b].t(), scaling_);
-      }
+      if (linear.adapter) ops::add_low_rank(y, x, factors(linear, unit), key(linear, context));
       outputs.push_back(std::move(y));
     }
     return outputs;
@@ -71,63 +66,30 @@ class LoraLinearGroup : public model::LinearGroup {
 
   at::Tensor backward(const at::Tensor& x, std::span<const at::Tensor> gradients, UnitTensors& unit,
                       const StepContext& context) const override {
-    at::Tensor result, wide;
+    at::Tensor result;
     for (std::size_t i = 0; i < linears_.size(); ++i) {
       const LoraLinear& linear = linears_[i];
-      if (result.defined() && result.scalar_type() == at::kFloat)
-        result.addmm_(gradients[i], unit.weights[linear.base]);
-      else if (result.defined()) result.add_(ops::matmul(gradients[i], unit.weights[linear.base]));
-      else result = ops::matmul(gradients[i], unit.weights[linear.base]);
+      ops::add_matmul(result, gradients[i], unit.weights[linear.base]);
       if (!linear.adapter) continue;
-      if (!wide.defined()) wide = x.to(at::kFloat).contiguous();
-      adapter_backward(wide, gradients[i].to(at::kFloat), linear, unit, context, result);
+      at::Tensor &a = unit.gradients[linear.adapter->a], &b = unit.gradients[linear.adapter->b];
+      ops::low_rank_backward(x, gradients[i], factors(linear, unit), key(linear, context), result,
+                             a.defined() ? &a : nullptr, b.defined() ? &b : nullptr);
     }
     return result;
   }
 
  private:
-  /// Adds the gradient of x through the adapter to `result`, and the gradients of A and B to theirs.
-  void adapter_backward(const at::Tensor& x, const at::Tensor& gradient, const LoraLinear& linear, UnitTensors& unit,
-                        const StepContext& context, at::Tensor& result) const {
-    const at::Tensor& a = unit.weights[linear.adapter->a];
-    const at::Tensor& b = unit.weights[linear.adapter->b];
-    const at::Tensor reduced_gradient = at::mm(gradient, b).mul_(scaling_);  // [N, R]
-    at::Tensor input = x;
-    if (drops(context)) {
-      // Dropout is linear, so its backward is the same masking.
-      const at::Tensor dropped_gradient = at::mm(reduced_gradient, a);
-      at::Tensor sum = result.scalar_type() == at::kFloat ? result : result.to(at::kFloat);
-      input = ops::dropout_both(x, dropped_gradient, sum, key(linear, context));
-      if (!sum.is_same(result)) result.copy_(sum);
-    } else {
-      add_product(result, reduced_gradient, a, 1.0);
-    }
-    at::Tensor& a_sink = unit.gradients[linear.adapter->a];
-    at::Tensor& b_sink = unit.gradients[linear.adapter->b];
-    if (!a_sink.defined()) return;
-    a_sink.addmm_(reduced_gradient.t(), input);
-    b_sink.addmm_(gradient.t(), at::mm(input, a.t()), 1.0, scaling_);
+  ops::LowRank factors(const LoraLinear& linear, const UnitTensors& unit) const {
+    return {.a = unit.weights[linear.adapter->a], .b = unit.weights[linear.adapter->b], .scaling = scaling_};
   }
-
-  bool drops(const StepContext& context) const { return context.training && dropout_ != 0; }
 
   ops::DropoutKey key(const LoraLinear& linear, const StepContext& context) const {
     return {.seed = context.seed,
             .step = context.step,
             .site = linear.site,
-            .probability = dropout_,
+            .probability = context.training ? dropout_ : 0,
             .samples = context.samples,
             .document_positions = context.document_positions};
-  }
-
-  at::Tensor dropped(const at::Tensor& x, const LoraLinear& linear, const StepContext& context) const {
-    return drops(context) ? ops::dropout(x, key(linear, context)) : x;
-  }
-
-  /// y += scaling * a b, added in fp32 and rounded to y's type.
-  static void add_product(at::Tensor& y, const at::Tensor& a, const at::Tensor& b, double scaling) {
-    if (y.scalar_type() == at::kFloat) y.addmm_(a, b, 1.0, scaling);
-    else y.copy_(at::addmm(y.to(at::kFloat), a, b, 1.0, scaling));
   }
 
   double scaling_, dropout_;

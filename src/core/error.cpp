@@ -27,17 +27,19 @@ Error::Error(ErrorClass error_class, const std::string& message)
 
 namespace {
 
-/// Length of the valid UTF-8 sequence at the front of `text`, 0 when it is not valid.
+/// Length of the valid UTF-8 sequence at the front of `text`, 0 when it is not valid (RFC 3629: no overlong forms, no
+/// surrogates, nothing above U+10FFFF; what passes here must pass a JSON library, too).
 std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned char lead = byte(0);
-  const std::size_t length = lead < 0x80                   ? 1
-                             : lead >= 0xF0 && lead < 0xF5 ? 4
-                             : lead >= 0xE0                ? 3
-                             : lead >= 0xC2                ? 2
-                                                           : 0;
-  if (length == 0 || lead >= 0xF5 || length > text.size()) return 0;
-  for (std::size_t i = 1; i < length; ++i)
+  if (lead < 0x80) return 1;
+  if (lead < 0xC2 || lead > 0xF4) return 0;
+  const std::size_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+  if (length > text.size()) return 0;
+  const unsigned char second_min = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
+  const unsigned char second_max = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
+  if (byte(1) < second_min || byte(1) > second_max) return 0;
+  for (std::size_t i = 2; i < length; ++i)
     if ((byte(i) & 0xC0) != 0x80) return 0;
   return length;
 }

@@ -88,8 +88,8 @@ std::vector<std::string> linear_names(const fsdp::ShardedModel& shards) {
 }  // namespace
 
 void write_adapter(const std::filesystem::path& folder, const adapters::LoraConfig& lora, const std::string& base_model,
-                   fsdp::ShardedModel& shards, comm::Communicator& communicator) {
-  const std::vector<FullTensor> tensors = gather_trained(shards, communicator, at::kFloat);
+                   fsdp::ShardedModel& shards, comm::Communicator& communicator, at::ScalarType type) {
+  const std::vector<FullTensor> tensors = gather_trained(shards, communicator, type);
   comm::agree_on_root(communicator, [&] {
     std::vector<io::TensorView> views;
     for (const FullTensor& tensor : tensors) views.push_back(tensor.view(adapters::peft_name(tensor.name)));

@@ -41,8 +41,7 @@ class DenseLinearGroup : public LinearGroup {
                       const StepContext&) const override {
     at::Tensor result;
     for (std::size_t i = 0; i < slots_.size(); ++i) {
-      at::Tensor part = ops::matmul(gradients[i], unit.weights[slots_[i]].to(x.scalar_type()));
-      result = result.defined() ? result.add_(part) : part;
+      ops::add_matmul(result, gradients[i], unit.weights[slots_[i]].to(x.scalar_type()));
       at::Tensor& sink = unit.gradients[slots_[i]];
       if (sink.defined()) ops::add_weight_gradient(sink, gradients[i], x);
     }

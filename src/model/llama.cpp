@@ -107,7 +107,8 @@ LlamaModel::LossResult LlamaModel::loss(const at::Tensor& x, std::span<const std
     const at::Tensor positions = rows.where.narrow(0, first, count);
     const at::Tensor hidden = at::index_select(x, 0, positions);
     const at::Tensor normed = ops::rms_norm(hidden, norm, config_.norm_epsilon);
-    at::Tensor logits = head_->forward(normed, head, chunk_context)[0].to(at::kFloat);
+    at::Tensor logits = head_->forward(normed, head, chunk_context)[0];
+    if (logits.scalar_type() != at::kBFloat16) logits = logits.to(at::kFloat);
     result.loss_sum += ops::cross_entropy_in_place(logits, rows.classes.narrow(0, first, count), scale, want_gradient);
     if (!want_gradient) continue;
     const at::Tensor logit_gradient = logits.to(x.scalar_type());

@@ -32,6 +32,7 @@ std::string wrap(std::string_view text, std::size_t indent) {
 std::string default_text(const OptionSpec& spec) {
   RunOptions defaults;
   const std::string value = value_text(spec, defaults);
+  if (!spec.default_text.empty()) return std::string(spec.default_text);
   return spec.required ? "required" : value.empty() ? "none" : value;
 }
 
@@ -95,7 +96,7 @@ is an error. The start of the log shows each option with its value and where it 
 - Numbers: `0.001`, `1e-3`; no `+` in front. `nan`, `inf`, hexadecimal forms and what fp64 cannot hold
   (`1e400`) are refused. The ranges keep to what the optimizer's fp32 can hold.
 - Texts and paths: UTF-8 without line breaks or other control characters.
-- Names from a list: exactly as written here, in lower case.
+- Names from a list: exactly as written here, case included.
 - `resume_from_checkpoint`: `True`, or the option alone, means the newest complete checkpoint in `output_dir`; `False` means
   none. A folder that has a boolean word as its name is written `./1`.
 - An empty value is refused, except where the default is "none"; an empty `config` is refused too.

@@ -51,6 +51,9 @@ std::vector<Given> read_ini_file(const std::string& path) {
   std::error_code ignored;  // a path that cannot be examined cannot be opened either, which is reported below
   if (std::filesystem::is_directory(path, ignored))
     fail(ErrorClass::kUsage, "option config: '{}' is a folder; expected an INI file", path);
+  // A pipe gives its lines to one rank and leaves the others waiting.
+  if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored))
+    fail(ErrorClass::kUsage, "option config: '{}' is not a regular file; every rank reads it, so save it first", path);
   errno = 0;
   std::ifstream file(path);
   if (!file) fail(ErrorClass::kUsage, "option config: cannot open '{}': {}", path, std::strerror(errno));

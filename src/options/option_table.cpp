@@ -103,9 +103,18 @@ Rows model_rows() {
           {"mixed_precision", group, "", Choices{{"no", "bf16", "fp16"}}, in_model(&ModelOptions::mixed_precision),
            "Type of the computation: no computes in dtype; trained weights and the optimizer are fp32 in any case. "
            "fp16 scales the loss and skips steps that overflow."}),
-      {"gradient_checkpointing", group, "", Flag{}, in_model(&ModelOptions::gradient_checkpointing),
-       "True: compute the layers again in the backward pass; False: keep their intermediate results, which takes more "
-       "memory and less time. Not given: activation_policy decides."},
+      {"blas", group, "", Choices{{"auto", "mkl", "openblas"}}, in_model(&ModelOptions::blas),
+       "Library for fp32 matrix products on the CPU. auto: OpenBLAS on AMD processors where it is installed, else MKL, "
+       "which is part of LibTorch."},
+      {.name = "gradient_checkpointing",
+       .group = group,
+       .unit = "",
+       .allowed = Flag{},
+       .slot = in_model(&ModelOptions::gradient_checkpointing),
+       .help =
+           "True: compute the layers again in the backward pass; False: keep their intermediate results, which takes "
+           "more memory and less time.",
+       .default_text = "as activation_policy says"},
       {"use_reentrant", group, "", Flag{}, in_model(&ModelOptions::use_reentrant),
        "Taken, and without effect here: the layers' backward is not recorded."},
       {"activation_policy", group, "", Text{"POLICY"}, in_model(&ModelOptions::activation_policy),
@@ -171,6 +180,11 @@ Rows adapter_rows() {
                 {"lora_target_modules", group, "", Text{"MODULES"}, in_adapter(&AdapterOptions::lora_target_modules),
                  "Modules that get an adapter: all-linear, a comma-separated list of names, or one regular "
                  "expression for the full name."}),
+      elsewhere({"autocast_adapter_dtype"},
+                only_with(lora, {"adapter_dtype", group, "", Choices{{"float32", "bfloat16"}},
+                                 in_adapter(&AdapterOptions::adapter_dtype),
+                                 "Type of the adapters' weights in the step and in the adapter's file; the optimizer "
+                                 "keeps them in fp32 in any case."})),
       only_with(lora, {"use_rslora", group, "", Flag{}, in_adapter(&AdapterOptions::use_rslora),
                        "Scale by lora_alpha / sqrt(lora_r) instead."}),
       only_with(lora,

@@ -62,6 +62,7 @@ struct OptionSpec {
   std::optional<Needs> needs = std::nullopt;
   std::vector<std::string_view> older_names = {};  ///< other tools' names, used for suggestions only
   Scope scope = Scope::kEverywhere;
+  std::string_view default_text = {};  ///< for --help, where the value alone would not tell what happens
 };
 
 /// Every option, in the order of --help. Parsing, help, documentation, suggestions and checks all read this table.

@@ -8,6 +8,8 @@
 #include <map>
 #include <set>
 
+#include "shardtune/core/blas.h"
+
 namespace shardtune::train {
 namespace {
 
@@ -85,9 +87,10 @@ std::string describe_kept(std::size_t kept, std::size_t layers) {
 
 void print_banner(const Run& run, const options::ParseResult& parsed) {
   std::string text = options::format_effective(parsed.effective);
-  text += fmt::format("ranks: {} over MPI, {} threads each; {}; base in {}{}\n", run.communicator->size(),
-                      at::get_num_threads(), describe_policy(run.policy), type_name(run.precision.compute),
-                      run.shards->shares_base() ? ", shared by the ranks of a node" : "");
+  text +=
+      fmt::format("ranks: {} over MPI, {} threads each, {}; {}; base in {}{}\n", run.communicator->size(),
+                  at::get_num_threads(), ops::describe_blas(), describe_policy(run.policy),
+                  type_name(run.precision.compute), run.shards->shares_base() ? ", shared by the ranks of a node" : "");
   text += fmt::format("model: {} layers, width {}, {} heads, {} key/value heads, vocabulary {}{}\n", run.config.layers,
                       run.config.hidden_size, run.config.heads, run.config.kv_heads, run.config.vocab_size,
                       run.config.tied_embeddings ? ", tied embeddings" : "");
@@ -118,6 +121,7 @@ std::vector<std::pair<std::string, std::string>> fixed_settings(const Run& run) 
   const std::string none = "-";
   return {{"dtype", type_name(run.precision.compute)},
           {"shard_group_size", std::to_string(run.policy.shard_size)},  // of a checkpoint's files
+          {"adapter_dtype", run.lora ? type_name(run.precision.trained) : none},
           {"lora_alpha", run.lora ? fmt::format("{}", run.lora->alpha) : none},
           {"use_rslora", run.lora ? (run.lora->rank_stabilised ? "True" : "False") : none},
           {"lora_dropout", run.lora ? fmt::format("{}", run.lora->dropout) : none},

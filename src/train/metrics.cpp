@@ -83,7 +83,7 @@ void MetricsWriter::finish(const FinalMetrics& m) {
                              {"num_tokens", m.num_tokens},
                              {"peak_rss_bytes", m.peak_rss_bytes}};
   io::append_line(file_, line.dump());
-  log_line(fmt::format("done: {} steps in {}  mean loss {:.4f}  {:.0f} tokens/s  peak {:.2f} GiB/rank", m.step,
+  log_line(fmt::format("done at step {} in {}  mean loss {:.4f}  {:.0f} tokens/s  peak {:.2f} GiB/rank", m.step,
                        format_duration(m.train_runtime), m.train_loss, m.tokens_per_second,
                        gibibytes(m.peak_rss_bytes)));
 }

@@ -34,8 +34,9 @@ Precision choose_precision(const options::RunOptions& options, const model::Mode
   Precision out;
   out.result = stored_type(options, config);
   out.compute = out.base = compute_type(options.model.mixed_precision, out.result, has_fp16);
-  // Adapters compute in fp32 whatever the base is; a fully trained model computes in the compute type.
-  out.trained = options.adapter.use_peft_lora ? at::kFloat : out.compute;
+  // Adapters have a type of their own; a fully trained model computes in the compute type.
+  const auto adapter = options.adapter.adapter_dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
+  out.trained = options.adapter.use_peft_lora ? adapter : out.compute;
   out.reduce = options.fsdp.reduce_dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
   out.loss_scaling = options.model.mixed_precision == "fp16";
   return out;

@@ -1,12 +1,14 @@
 #include "shardtune/train/threads.h"
 
 #include <ATen/Parallel.h>
+#include <malloc.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
+#include <limits>
 #include <string>
 
 namespace shardtune::train {
@@ -33,6 +35,14 @@ Place own_place() {
 }
 
 }  // namespace
+
+void keep_freed_memory() {
+#if defined(__GLIBC__)
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+  mallopt(M_MXFAST, 0);
+#endif
+}
 
 int thread_share(int allowed, int sharing) { return std::max(1, allowed / std::max(1, sharing)); }
 

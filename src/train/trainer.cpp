@@ -198,7 +198,8 @@ class Trainer {
   void export_result(const FinalMetrics& final) {
     check_weights_finite(run_);
     const std::filesystem::path folder = options_.output_dir, base = run_.options.model.model_name_or_path;
-    if (run_.lora) exporting::write_adapter(folder, *run_.lora, base.string(), *run_.shards, communicator_);
+    if (run_.lora)
+      exporting::write_adapter(folder, *run_.lora, base.string(), *run_.shards, communicator_, run_.precision.trained);
     else exporting::write_model(folder, base, run_.precision.result, *run_.shards, communicator_);
     write([&] {
       exporting::write_extras(

@@ -51,6 +51,14 @@ class Refused(CliTest):
                               fsdp_sharding_strategy="NO_SHARD"))
         self.check_failed_cleanly(done, 1, "bad_checkpoint", ["--shard_group_size was 2 in the checkpoint's run and is 1 now"])
 
+    def test_openblas_that_cannot_be_loaded(self):
+        # An empty file where the library is looked for first.
+        for name in ("libopenblas.so.0", "libopenblas.so"):
+            (self.scratch / name).write_bytes(b"")
+        done = run(2, options(lora_options(output_dir=self.scratch / "out", blas="openblas")),
+                   ranks_env={"LD_LIBRARY_PATH": str(self.scratch)})
+        self.check_failed_cleanly(done, 2, "usage", ["--blas openblas: ", "libopenblas", "install libopenblas0-pthread"])
+
     def test_unknown_activation_policy(self):
         for value in ("every_0", "last_", "some", "every_1.5"):
             with self.subTest(value=value):
@@ -81,6 +89,18 @@ class SameNumbers(CliTest):
                 self.check_succeeded(run(2, options(self.PLAIN, **choice, output_dir=output)))
                 self.assertEqual(losses(output), losses(plain))
                 self.assertEqual((output / "adapter_model.safetensors").read_bytes(), adapter)
+
+    def test_openblas_serves_when_asked(self):
+        """Another library rounds otherwise: fp32 sums of 32 to 64 products."""
+        found = {}
+        for blas, line in (("mkl", "MKL (LibTorch's own)"), ("openblas", "OpenBLAS 0.")):
+            output = self.scratch / blas
+            done = run(2, options(self.PLAIN, output_dir=output, blas=blas))
+            self.check_succeeded(done)
+            self.assertIn(line, done.out)
+            found[blas] = losses(output)
+        for one, other in zip(found["mkl"], found["openblas"]):
+            self.assertAlmostEqual(one, other, delta=1e-5 * one)
 
     def test_resumed_with_fp16_and_another_order(self):
         """The loss scale and the number of updates are part of a checkpoint."""

@@ -4,6 +4,7 @@
 
 #include <bit>
 
+#include "shardtune/export/export.h"
 #include "shared_scratch.h"
 #include "support/runs.h"
 
@@ -64,6 +65,30 @@ TEST_P(Precisions, Fp16FollowsFp32) { expect_near(steps_of("float32", "fp16"), 1
 
 // The bound for bf16 on its way: 1e-2 (docs/design.md).
 TEST_P(Precisions, Bf16ReductionFollowsFp32) { expect_near(steps_of("float32", "no", "bfloat16"), 1e-2); }
+
+// Only the adapters are rounded, to 8 bits: the bound of bf16 again. Their masters stay fp32, so the export must round, too.
+TEST(AdapterDtype, Bf16FollowsFp32AndIsWrittenAsSuch) {
+  SharedScratch scratch;
+  on_rank_0([&] {
+    auto batches = read_tensors(data_folder() / "numerics/tiny/batches.safetensors");
+    write_rows(scratch / "rows.jsonl", batches["train.input_ids"].view({80, 48}),
+               batches["train.labels"].view({80, 48}));
+  });
+  options::RunOptions options = options_for(true, scratch / "rows.jsonl");
+  const auto exact = train::build_run(options, world());
+  options.adapter.adapter_dtype = "bfloat16";
+  const auto run = train::build_run(options, world());
+  const auto expected = run_steps(*exact, 0, 6), found = run_steps(*run, 0, 6);
+  // B begins at zero, which bf16 holds: the first step alone sees no rounding of it.
+  for (std::size_t i = 0; i < found.size(); ++i)
+    EXPECT_NEAR(found[i].loss, expected[i].loss, 1e-2 * expected[i].loss) << "step " << i + 1;
+  EXPECT_NE(found.back().loss, expected.back().loss);
+  exporting::write_adapter(scratch.path(), *run->lora, "base", *run->shards, world(), run->precision.trained);
+  on_rank_0([&] {
+    for (const auto& [name, tensor] : read_tensors(scratch / "adapter_model.safetensors"))
+      EXPECT_EQ(tensor.scalar_type(), at::kBFloat16) << name;
+  });
+}
 
 TEST_P(Precisions, TooLargeALossScaleSkipsTheStepAndShrinks) {
   options::RunOptions options = options_for(GetParam(), scratch_ / "rows.jsonl");

@@ -30,7 +30,7 @@ std::vector<std::string> linear_modules(const model::ModelConfig& config);
 std::set<std::string> resolve_targets(const std::string& targets, const model::ModelConfig& config);
 
 /// y = x W^T + scaling * (dropout(x) A^T) B^T for the modules in `config`, plain frozen linears for the others. The base is
-/// frozen; A [r, in] and B [out, r] are trained in fp32 whatever the base's type. Only x is kept for backward; dropped copies
+/// frozen; A [r, in] and B [out, r] take part in the type they are gathered in, with sums in fp32. Only x is kept for backward; dropped copies
 /// are made again from the key. Source: Hu et al., LoRA; PEFT's LoraLayer.
 model::LinearGroupFactory lora_linear_factory(const LoraConfig& config);
 

@@ -10,6 +10,7 @@ struct AdapterOptions {
   std::int64_t lora_r = 8;
   double lora_alpha = 16;
   double lora_dropout = 0.1;
+  std::string adapter_dtype = "float32";  ///< float32 | bfloat16: in the step and in the adapter's file
   /// "all-linear" (any case), a comma-separated list of module names or dotted suffixes, or one regular expression (a
   /// text with a character that no module name has) matched against the full module name.
   std::string lora_target_modules = "q_proj,k_proj,v_proj,o_proj,down_proj,up_proj,gate_proj";

@@ -32,6 +32,8 @@ bool has_fp16();
 at::Tensor linear(const at::Tensor& x, const at::Tensor& w);
 /// a [n, k] times b [k, m] -> [n, m] in a's type.
 at::Tensor matmul(const at::Tensor& a, const at::Tensor& b);
+/// sum [n, m] += a b; an undefined sum becomes the product.
+void add_matmul(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b);
 /// sink [out, in] (fp32) += gradient [N, out] transposed times x [N, in].
 void add_weight_gradient(at::Tensor& sink, const at::Tensor& gradient, const at::Tensor& x);
 
@@ -69,8 +71,8 @@ at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids);
 /// sink [V, D] (fp32) += rows of gradient [N, D] at ids, but for rows of id `padding` (-1: none).
 void add_embedding_gradient(at::Tensor& sink, const at::Tensor& gradient, const at::Tensor& ids, std::int64_t padding);
 
-/// Token losses of logits [n, V] (fp32, overwritten with the gradient) for targets [n]: returns the sum of
-/// logsumexp - logit[target] in fp64 and leaves scale * (softmax - onehot) in `logits`. fp64 sums: torch's own fp32
+/// Token losses of logits [n, V] (fp32 or bf16, overwritten with the gradient) for targets [n]: returns the sum of
+/// logsumexp - logit[target] in fp64 and leaves scale * (softmax - onehot), computed in fp32, in `logits`. fp64 sums: torch's own fp32
 /// log_softmax is off by 1e-5 over 49,152 classes.
 double cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, double scale, bool want_gradient);
 
@@ -88,8 +90,5 @@ struct DropoutKey {
 /// mod 4; kept when word >= p * 2^32), so it is computed again in backward and never stored, and does not depend on ranks or
 /// batch composition. p is from 0 to 1 - 2^-32.
 at::Tensor dropout(const at::Tensor& x, const DropoutKey& key);
-/// dropout(x), and sum += dropout(gradient), with the mask drawn once: what the backward of a layer behind a dropout needs.
-/// All [N, D], fp32 and contiguous.
-at::Tensor dropout_both(const at::Tensor& x, const at::Tensor& gradient, at::Tensor& sum, const DropoutKey& key);
 
 }  // namespace shardtune::ops

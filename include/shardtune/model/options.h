@@ -7,6 +7,7 @@ struct ModelOptions {
   std::string model_name_or_path;  ///< Hugging Face model folder
   std::string dtype = "auto";  ///< auto (as the files) | float32 | bfloat16: storage and compute type of the base
   std::string mixed_precision = "no";  ///< no (compute in dtype) | bf16 | fp16 (with a loss scale)
+  std::string blas = "auto";  ///< auto | mkl | openblas
   bool gradient_checkpointing = true;  ///< when given: true computes all layers again in backward, false keeps them
   bool use_reentrant = false;  ///< taken and without effect: nothing is recorded that could be entered again
   std::string activation_policy;  ///< "", recompute, keep, every_N, last_K, auto

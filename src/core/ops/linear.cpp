@@ -1,5 +1,6 @@
 #include <ATen/ATen.h>
 
+#include "gemm.h"
 #include "shardtune/core/error.h"
 #include "shardtune/core/ops.h"
 
@@ -73,14 +74,29 @@ bool through_fp32(const at::Tensor& x) {
 }  // namespace
 
 at::Tensor matmul(const at::Tensor& a, const at::Tensor& b) {
-  if (through_fp32(a)) return at::mm(a.to(at::kFloat), b.to(at::kFloat)).to(a.scalar_type());
-  return at::mm(a, b);
+  at::Tensor sum;
+  add_matmul(sum, a, b);
+  return sum;
+}
+
+void add_matmul(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
+  const bool add = sum.defined();
+  if (!a.device().is_cpu() || !(through_fp32(a) || a.scalar_type() == at::kFloat)) {
+    if (add) sum.addmm_(a, b);
+    else sum = at::mm(a, b);
+    return;
+  }
+  const at::Tensor left = a.to(at::kFloat), right = b.to(at::kFloat);
+  at::Tensor wide = add ? sum.to(at::kFloat) : at::empty({a.size(0), b.size(1)}, left.options());
+  gemm_fp32(wide, left, right, add);
+  if (!add) sum = wide.to(a.scalar_type());
+  else if (!wide.is_same(sum)) sum.copy_(wide);
 }
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& w) { return ops::matmul(x, w.t()); }
 
 void add_weight_gradient(at::Tensor& sink, const at::Tensor& gradient, const at::Tensor& x) {
-  sink.addmm_(gradient.to(at::kFloat).t(), x.to(at::kFloat));
+  gemm_fp32(sink, gradient.to(at::kFloat).t(), x.to(at::kFloat), /*add=*/true);
 }
 
 at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids) { return at::index_select(table, 0, ids); }

@@ -3,9 +3,9 @@
 
 #include <cmath>
 
+#include "elements.h"
 #include "shardtune/core/error.h"
 #include "shardtune/core/ops.h"
-#include "simd.h"
 
 namespace shardtune::ops {
 namespace {
@@ -49,31 +49,53 @@ struct ExponentialRow {
   }
 };
 
-struct ScaleRow {
-  [[gnu::always_inline]] static inline void run(float* row, std::int64_t classes, float factor) {
-    for (std::int64_t c = 0; c < classes; ++c) row[c] *= factor;
+/// A row in fp32.
+struct WidenRow {
+  template <typename T>
+  [[gnu::always_inline]] static inline void run(const T* from, float* to, std::int64_t classes) {
+    for (std::int64_t c = 0; c < classes; ++c) to[c] = simd::widen(from[c]);
   }
 };
+
+struct ScaleRow {
+  template <typename T>
+  [[gnu::always_inline]] static inline void run(const float* row, T* to, std::int64_t classes, float factor) {
+    for (std::int64_t c = 0; c < classes; ++c) to[c] = simd::rounded<T>(row[c] * factor);
+  }
+};
+
+/// The loss of one row of logits, which `space` [classes] serves unless they are fp32; leaves the gradient when wanted.
+template <typename T>
+double row_loss(T* logits, float* space, std::int64_t classes, std::int64_t target, double scale, bool want_gradient) {
+  float* row = space;
+  if constexpr (std::is_same_v<T, float>) row = logits;
+  else simd::run<WidenRow>(static_cast<const T*>(logits), row, classes);
+  double sum = 0, at_target = 0;
+  simd::run<ExponentialRow>(row, classes, target, &sum, &at_target);
+  if (want_gradient) {
+    const auto factor = static_cast<float>(scale / sum);
+    const float of_target = row[target] * factor - static_cast<float>(scale);
+    simd::run<ScaleRow>(static_cast<const float*>(row), logits, classes, factor);
+    logits[target] = simd::rounded<T>(of_target);
+  }
+  return std::log(sum) - at_target;
+}
 
 }  // namespace
 
 double cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, double scale, bool want_gradient) {
-  SHARDTUNE_CHECK(logits.scalar_type() == at::kFloat && logits.is_contiguous(), "logits must be contiguous fp32");
+  SHARDTUNE_CHECK(has_rows(logits), "logits must be contiguous fp32 or bf16");
   const std::int64_t rows = logits.size(0), classes = logits.size(1);
-  auto* x = logits.mutable_data_ptr<float>();
   const auto* target = targets.const_data_ptr<std::int64_t>();
   std::vector<double> losses(static_cast<std::size_t>(rows));
-  at::parallel_for(0, rows, 1, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t n = begin; n < end; ++n) {
-      float* row = x + n * classes;
-      double sum = 0, at_target = 0;
-      simd::run<ExponentialRow>(row, classes, target[n], &sum, &at_target);
-      losses[static_cast<std::size_t>(n)] = std::log(sum) - at_target;
-      if (!want_gradient) continue;
-      const auto factor = static_cast<float>(scale / sum);
-      simd::run<ScaleRow>(row, classes, factor);
-      row[target[n]] -= static_cast<float>(scale);
-    }
+  with_element(logits.scalar_type(), [&](auto element) {
+    auto* x = mutable_data(logits, element);
+    at::parallel_for(0, rows, 1, [&](std::int64_t begin, std::int64_t end) {
+      std::vector<float> space(static_cast<std::size_t>(logits.scalar_type() == at::kFloat ? 0 : classes));
+      for (std::int64_t n = begin; n < end; ++n)
+        losses[static_cast<std::size_t>(n)] =
+            row_loss(x + n * classes, space.data(), classes, target[n], scale, want_gradient);
+    });
   });
   double total = 0;
   for (const double loss : losses) total += loss;

@@ -3,8 +3,8 @@
 
 #include <cmath>
 
+#include "elements.h"
 #include "shardtune/core/ops.h"
-#include "simd.h"
 
 namespace shardtune::ops {
 namespace {
@@ -28,107 +28,155 @@ namespace {
   return 1.0f / std::sqrt(dot(x, x, width) / static_cast<float>(width) + epsilon);
 }
 
-/// Rows of x over their root mean square, times w when there is one.
+/// x in fp32: as it is, or widened into `space`.
+template <typename T>
+[[gnu::always_inline]] inline const float* wide_row(const T* x, float* space, std::int64_t width) {
+  if constexpr (std::is_same_v<T, float>) {
+    return x;
+  } else {
+    for (std::int64_t d = 0; d < width; ++d) space[d] = simd::widen(x[d]);
+    return space;
+  }
+}
+
+/// Rows of x over their root mean square, rounded, times w. `space` holds a row.
 struct NormRows {
-  [[gnu::always_inline]] static inline void run(const float* x, const float* w, float* to, std::int64_t rows,
+  template <typename T>
+  [[gnu::always_inline]] static inline void run(const T* x, const T* w, T* to, float* space, std::int64_t rows,
                                                 std::int64_t width, float epsilon) {
     for (std::int64_t n = 0; n < rows; ++n, x += width, to += width) {
-      const float scale = inverse_rms(x, width, epsilon);
-      if (w == nullptr)
-        for (std::int64_t d = 0; d < width; ++d) to[d] = x[d] * scale;
-      else
-        for (std::int64_t d = 0; d < width; ++d) to[d] = x[d] * scale * w[d];
+      const float* row = wide_row(x, space, width);
+      const float scale = inverse_rms(row, width, epsilon);
+      for (std::int64_t d = 0; d < width; ++d)
+        to[d] = simd::rounded<T>(simd::widen(simd::rounded<T>(row[d] * scale)) * simd::widen(w[d]));
     }
   }
 };
 
+/// `space` holds three rows.
 struct NormBackwardRows {
-  [[gnu::always_inline]] static inline void run(const float* g, const float* x, const float* w, float* to,
+  template <typename T>
+  [[gnu::always_inline]] static inline void run(const T* g, const T* x, const float* w, T* to, float* space,
                                                 std::int64_t rows, std::int64_t width, float epsilon) {
+    float* weighted = space + 2 * width;
     for (std::int64_t n = 0; n < rows; ++n, g += width, x += width, to += width) {
-      const float scale = inverse_rms(x, width, epsilon);
-      for (std::int64_t d = 0; d < width; ++d) to[d] = g[d] * w[d];
-      const float shared = dot(to, x, width) * scale * scale / static_cast<float>(width);
-      for (std::int64_t d = 0; d < width; ++d) to[d] = scale * (to[d] - x[d] * shared);
+      const float *row = wide_row(x, space, width), *gradient = wide_row(g, space + width, width);
+      const float scale = inverse_rms(row, width, epsilon);
+      for (std::int64_t d = 0; d < width; ++d) weighted[d] = gradient[d] * w[d];
+      const float shared = dot(weighted, row, width) * scale * scale / static_cast<float>(width);
+      for (std::int64_t d = 0; d < width; ++d) to[d] = simd::rounded<T>(scale * (weighted[d] - row[d] * shared));
     }
   }
 };
 
-/// x [rows, heads, 2 * half] turned by the angles of each row.
+/// x [rows, heads, 2 * half] turned by the angles of each row; every step rounds to x's type.
 struct RotateRows {
-  [[gnu::always_inline]] static inline void run(float* x, const float* cosine, const float* sine, std::int64_t rows,
+  template <typename T>
+  [[gnu::always_inline]] static inline void run(T* x, const T* cosine, const T* sine, std::int64_t rows,
                                                 std::int64_t heads, std::int64_t half, float sign) {
     for (std::int64_t n = 0; n < rows; ++n, cosine += half, sine += half)
       for (std::int64_t h = 0; h < heads; ++h, x += 2 * half) {
         // Restricted, because tests for overlap would cost as much as these short loops.
-        float* __restrict left = x, * __restrict right = x + half;
+        T* __restrict left = x, * __restrict right = x + half;
         for (std::int64_t i = 0; i < half; ++i) {
-          const float low = left[i], high = right[i], s = sine[i] * sign;
-          left[i] = low * cosine[i] - high * s;
-          right[i] = high * cosine[i] + low * s;
+          const float low = simd::widen(left[i]), high = simd::widen(right[i]);
+          const float c = simd::widen(cosine[i]), s = simd::widen(sine[i]) * sign;
+          left[i] = simd::rounded<T>(product<T>(low, c) - product<T>(high, s));
+          right[i] = simd::rounded<T>(product<T>(high, c) + product<T>(low, s));
         }
       }
+  }
+
+ private:
+  template <typename T>
+  [[gnu::always_inline]] static inline float product(float a, float b) {
+    return simd::widen(simd::rounded<T>(a * b));
   }
 };
 
 constexpr std::int64_t kGrain = 16;
 
+/// fp32 and bf16 as they are, contiguous; anything else in fp32.
+at::Tensor as_rows(const at::Tensor& x) {
+  const at::Tensor rows = x.contiguous();
+  return has_rows(rows) ? rows : rows.to(at::kFloat);
+}
+
+/// Work space of one thread.
+std::vector<float> space_for(std::int64_t rows, std::int64_t width) {
+  return std::vector<float>(static_cast<std::size_t>(rows * width));
+}
+
+/// The gradient of the norm's weight, added to `sink` [width].
+void add_norm_weight_gradient(at::Tensor& sink, const at::Tensor& gradient, const at::Tensor& x, float epsilon) {
+  const at::Tensor input = x.to(at::kFloat).contiguous(), g = gradient.to(at::kFloat).contiguous();
+  const auto *xs = input.const_data_ptr<float>(), *gs = g.const_data_ptr<float>();
+  auto* to = sink.mutable_data_ptr<float>();
+  const std::int64_t width = x.size(1);
+  for (std::int64_t n = 0; n < x.size(0); ++n, xs += width, gs += width) {
+    const float scale = inverse_rms(xs, width, epsilon);
+    for (std::int64_t d = 0; d < width; ++d) to[d] += gs[d] * (xs[d] * scale);
+  }
+}
+
 }  // namespace
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
   const std::int64_t rows = x.size(0), width = x.size(1);
-  const at::Tensor input = x.to(at::kFloat).contiguous();
+  const at::Tensor input = as_rows(x), w = weight.to(input.scalar_type()).contiguous();
   at::Tensor normed = at::empty({rows, width}, input.options());
-  const auto* from = input.const_data_ptr<float>();
-  auto* to = normed.mutable_data_ptr<float>();
-  // Only fp32 takes the weight along: other types round before it.
-  const at::Tensor w = weight.contiguous();
-  const float* ws = x.scalar_type() == at::kFloat ? w.const_data_ptr<float>() : nullptr;
-  at::parallel_for(0, rows, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    simd::run<NormRows>(from + begin * width, ws, to + begin * width, end - begin, width, static_cast<float>(epsilon));
+  with_element(input.scalar_type(), [&](auto element) {
+    const auto *from = data(input, element), *ws = data(w, element);
+    auto* to = mutable_data(normed, element);
+    at::parallel_for(0, rows, kGrain, [&](std::int64_t begin, std::int64_t end) {
+      auto space = space_for(1, width);
+      simd::run<NormRows>(from + begin * width, ws, to + begin * width, space.data(), end - begin, width,
+                          static_cast<float>(epsilon));
+    });
   });
-  return ws != nullptr ? normed : normed.to(x.scalar_type()).mul_(weight);
+  return normed.to(x.scalar_type());
 }
 
 at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& weight, double epsilon,
                              at::Tensor* weight_sink) {
   const std::int64_t rows = x.size(0), width = x.size(1);
-  const at::Tensor input = x.to(at::kFloat).contiguous(), g = gradient.to(at::kFloat).contiguous();
+  const at::Tensor input = as_rows(x), g = gradient.to(input.scalar_type()).contiguous();
   const at::Tensor w = weight.to(at::kFloat).contiguous();
   at::Tensor result = at::empty({rows, width}, input.options());
-  const auto *xs = input.const_data_ptr<float>(), *gs = g.const_data_ptr<float>(), *ws = w.const_data_ptr<float>();
-  auto* to = result.mutable_data_ptr<float>();
-  at::parallel_for(0, rows, kGrain, [&](std::int64_t begin, std::int64_t end) {
-    const std::int64_t at = begin * width;
-    simd::run<NormBackwardRows>(gs + at, xs + at, ws, to + at, end - begin, width, static_cast<float>(epsilon));
+  with_element(input.scalar_type(), [&](auto element) {
+    const auto *xs = data(input, element), *gs = data(g, element);
+    const auto* ws = w.const_data_ptr<float>();
+    auto* to = mutable_data(result, element);
+    at::parallel_for(0, rows, kGrain, [&](std::int64_t begin, std::int64_t end) {
+      auto space = space_for(3, width);
+      const std::int64_t at = begin * width;
+      simd::run<NormBackwardRows>(gs + at, xs + at, ws, to + at, space.data(), end - begin, width,
+                                  static_cast<float>(epsilon));
+    });
   });
-  if (weight_sink != nullptr) {
-    auto* sink = weight_sink->mutable_data_ptr<float>();
-    for (std::int64_t n = 0; n < rows; ++n) {
-      const float scale = inverse_rms(xs + n * width, width, static_cast<float>(epsilon));
-      for (std::int64_t d = 0; d < width; ++d) sink[d] += gs[n * width + d] * (xs[n * width + d] * scale);
-    }
-  }
+  if (weight_sink != nullptr) add_norm_weight_gradient(*weight_sink, gradient, x, static_cast<float>(epsilon));
   return result.to(x.scalar_type());
 }
 
 void apply_rotary(at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine, bool inverse) {
   const std::int64_t heads = x.size(1), half = x.size(-1) / 2;
-  if (x.scalar_type() == at::kFloat && x.is_contiguous()) {
-    const at::Tensor c = cosine.contiguous(), s = sine.contiguous();
-    auto* xs = x.mutable_data_ptr<float>();
-    const auto *cs = c.const_data_ptr<float>(), *ss = s.const_data_ptr<float>();
+  if (!has_rows(x) || cosine.scalar_type() != x.scalar_type()) {
+    at::Tensor low = x.narrow(-1, 0, half), high = x.narrow(-1, half, half);
+    const at::Tensor c = cosine.unsqueeze(1), s = inverse ? at::neg(sine).unsqueeze(1) : sine.unsqueeze(1);
+    const at::Tensor turned = at::sub(low * c, high * s);
+    high.mul_(c).add_(low * s);
+    low.copy_(turned);
+    return;
+  }
+  const at::Tensor c = cosine.contiguous(), s = sine.contiguous();
+  with_element(x.scalar_type(), [&](auto element) {
+    auto* xs = mutable_data(x, element);
+    const auto *cs = data(c, element), *ss = data(s, element);
     at::parallel_for(0, x.size(0), kGrain, [&](std::int64_t begin, std::int64_t end) {
       simd::run<RotateRows>(xs + begin * heads * 2 * half, cs + begin * half, ss + begin * half, end - begin, heads,
                             half, inverse ? -1.0f : 1.0f);
     });
-    return;
-  }
-  at::Tensor low = x.narrow(-1, 0, half), high = x.narrow(-1, half, half);
-  const at::Tensor c = cosine.unsqueeze(1), s = inverse ? at::neg(sine).unsqueeze(1) : sine.unsqueeze(1);
-  const at::Tensor turned = at::sub(low * c, high * s);
-  high.mul_(c).add_(low * s);
-  low.copy_(turned);
+  });
 }
 
 }  // namespace shardtune::ops

@@ -2,6 +2,7 @@
 #include <bit>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 /// Row loops compiled for several instruction sets, chosen at run time: the program itself is built for any x86-64 processor.
 /// All versions give the same bits, because the order of every sum is written out in lanes and products are never contracted
@@ -10,20 +11,27 @@ namespace shardtune::ops::simd {
 
 enum class Level { kPlain, kAvx2, kAvx512 };
 
-inline Level level() {
+inline Level best_level() {
 #if defined(__x86_64__)
-  static const Level best = __builtin_cpu_supports("avx512f") ? Level::kAvx512
-                            : __builtin_cpu_supports("avx2")  ? Level::kAvx2
-                                                              : Level::kPlain;
-  return best;
-#else
-  return Level::kPlain;
+  // AVX-512 with its 16-bit and short-vector parts, without which loops over bf16 do not vectorise: every server processor
+  // with AVX-512 has them.
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq"))
+    return Level::kAvx512;
+  if (__builtin_cpu_supports("avx2")) return Level::kAvx2;
 #endif
+  return Level::kPlain;
+}
+
+/// The level in use. Tests lower it to hold the others against each other.
+inline Level& level() {
+  static Level chosen = best_level();
+  return chosen;
 }
 
 #if defined(__x86_64__)
 template <typename Kernel, typename... Args>
-[[gnu::target("avx512f")]] void run_avx512(Args... args) {
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512dq")]] void run_avx512(Args... args) {
   Kernel::run(args...);
 }
 template <typename Kernel, typename... Args>
@@ -45,6 +53,46 @@ void run(Args... args) {
 using Floats = float __attribute__((vector_size(32)));
 using Doubles = double __attribute__((vector_size(64)));
 constexpr std::int64_t kLanes = 8;
+/// Twice as wide, for kernels with several sums: one register where there is AVX-512, two or four elsewhere.
+using Wide = float __attribute__((vector_size(64)));
+constexpr std::int64_t kWideLanes = 16;
+
+/// By reference: a vector as a return value would change the ABI with the instruction set.
+[[gnu::always_inline]] inline void load(const float* from, Wide& to) { std::memcpy(&to, from, sizeof to); }
+
+/// The lanes added up by halves.
+[[gnu::always_inline]] inline float sum_of_lanes(const Wide& lanes) {
+  using Half = float __attribute__((vector_size(32)));
+  using Quarter = float __attribute__((vector_size(16)));
+  const Half half = __builtin_shufflevector(lanes, lanes, 0, 1, 2, 3, 4, 5, 6, 7) +
+                    __builtin_shufflevector(lanes, lanes, 8, 9, 10, 11, 12, 13, 14, 15);
+  const Quarter quarter =
+      __builtin_shufflevector(half, half, 0, 1, 2, 3) + __builtin_shufflevector(half, half, 4, 5, 6, 7);
+  return (quarter[0] + quarter[2]) + (quarter[1] + quarter[3]);
+}
+
+/// bf16 as its bits: a type of its own, so that loops over it vectorise.
+struct Bf16 {
+  std::uint16_t bits;
+};
+
+[[gnu::always_inline]] inline float widen(float x) { return x; }
+[[gnu::always_inline]] inline float widen(Bf16 x) {
+  return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
+}
+
+/// Rounded to the nearest, ties to even; NaN stays NaN.
+template <typename T>
+[[gnu::always_inline]] inline T rounded(float x) {
+  if constexpr (std::is_same_v<T, float>) {
+    return x;
+  } else {
+    const auto bits = std::bit_cast<std::uint32_t>(x);
+    const std::uint32_t nearest = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+    const bool nan = (bits & 0x7FFFFFFFu) > 0x7F800000u;
+    return Bf16{static_cast<std::uint16_t>(nan ? 0x7FC0u : nearest)};
+  }
+}
 
 /// e^x to about 2 ulp: Cody and Waite's reduction and the polynomial of Cephes' expf. Below e^-87.3 it is 0; above 88.7 it
 /// stays at the largest value it can give. A plain formula, so that a loop over it vectorises; NaN stays NaN.

@@ -99,15 +99,6 @@ TEST(Dropout, LongRowsFollowTheWrittenRule) {
     }
 }
 
-TEST(Dropout, BothIsTheSameMaskTwice) {
-  const Tokens tokens{{5, 5, 900}, {0, 1, 41}};
-  const at::Tensor x = at::arange(1, 3 * 77 + 1, at::kFloat).view({3, 77}), gradient = at::ones({3, 77}).mul_(3);
-  at::Tensor sum = at::ones({3, 77});
-  const at::Tensor y = ops::dropout_both(x, gradient, sum, tokens.key(0.25));
-  EXPECT_TRUE(at::equal(y, ops::dropout(x, tokens.key(0.25))));
-  EXPECT_TRUE(at::equal(sum, ops::dropout(gradient, tokens.key(0.25)).add_(1)));
-}
-
 TEST(Dropout, ZeroProbabilityIsTheInput) {
   const Tokens tokens{{1}, {0}};
   const at::Tensor x = at::ones({1, 4});

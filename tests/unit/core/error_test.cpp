@@ -20,6 +20,13 @@ TEST(Error, MessagesAreOneLineWithoutControlCharacters) {
   EXPECT_STREQ(Error(ErrorClass::kBadData, "a\nb\tc\rd\x1b[0m").what(), "a\\nb\\tc\\rd\\x1b[0m");
   EXPECT_EQ(escape_control("Zürich 东京 🙂"), "Zürich 东京 🙂");
   EXPECT_EQ(escape_control("\xff|\xc3"), "\\xff|\\xc3");
+  // RFC 3629: overlong forms, surrogates and what lies above U+10FFFF are no UTF-8; their neighbours are.
+  EXPECT_EQ(escape_control("\xe0\x9f\xbf"), "\\xe0\\x9f\\xbf");
+  EXPECT_EQ(escape_control("\xf0\x8f\xbf\xbf"), "\\xf0\\x8f\\xbf\\xbf");
+  EXPECT_EQ(escape_control("\xed\xa0\x80"), "\\xed\\xa0\\x80");
+  EXPECT_EQ(escape_control("\xf4\x90\x80\x80"), "\\xf4\\x90\\x80\\x80");
+  EXPECT_EQ(escape_control("\xe0\xa0\x80\xed\x9f\xbf\xf0\x90\x80\x80\xf4\x8f\xbf\xbf"),
+            "\xe0\xa0\x80\xed\x9f\xbf\xf0\x90\x80\x80\xf4\x8f\xbf\xbf");
   EXPECT_EQ(escape_control(std::string("a\0b", 3)), "a\\x00b");
 }
 

@@ -8,6 +8,8 @@ RunOptions all_changed() {
   return run({"train",
               "--model_name_or_path=model",
               "--dtype=bfloat16",
+              "--blas=openblas",
+              "--adapter_dtype=bfloat16",
               "--gradient_checkpointing=False",
               "--mixed_precision=fp16",
               "--reduce_dtype=bfloat16",
@@ -74,6 +76,8 @@ TEST(Fields, ModelAndData) {
   const RunOptions options = all_changed();
   EXPECT_EQ(options.model.model_name_or_path, "model");
   EXPECT_EQ(options.model.dtype, "bfloat16");
+  EXPECT_EQ(options.model.blas, "openblas");
+  EXPECT_EQ(options.adapter.adapter_dtype, "bfloat16");
   EXPECT_FALSE(options.model.gradient_checkpointing);
   EXPECT_EQ(options.data.dataset_name, "set");
   EXPECT_EQ(options.data.dataset_train_split, "split1");

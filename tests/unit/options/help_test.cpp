@@ -9,6 +9,8 @@ namespace {
 
 const Strings kNames = {"model_name_or_path",
                         "dtype",
+                        "blas",
+                        "adapter_dtype",
                         "dataset_name",
                         "dataset_train_split",
                         "dataset_test_split",

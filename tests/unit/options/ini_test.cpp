@@ -80,6 +80,7 @@ TEST(Ini, OnlyTheCommandLineAsksForHelpOrAnotherFile) {
 TEST(Ini, AFileThatCannotBeReadIsNamed) {
   EXPECT_TRUE(says(refusal(train({"--config", "/nowhere/x.ini"})), {"/nowhere/x.ini", "No such file"}));
   EXPECT_TRUE(says(refusal(train({"--config", "/tmp"})), {"'/tmp'", "folder"}));
+  EXPECT_TRUE(says(refusal(train({"--config", "/dev/null"})), {"'/dev/null'", "not a regular file"}));
   EXPECT_TRUE(says(refusal(train({"--config", ""})), {"config", "''"}));
   EXPECT_TRUE(says(refusal(train(), {"SHARDTUNE_CONFIG="}), {"config", "''"}));
 }

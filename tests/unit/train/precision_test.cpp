@@ -18,6 +18,15 @@ Precision chosen(const std::string& dtype, const std::string& mixed, bool lora, 
   return choose_precision(options, config, /*has_fp16=*/true);
 }
 
+TEST(Precision, AdaptersHaveATypeOfTheirOwn) {
+  options::RunOptions options;
+  options.adapter.use_peft_lora = true;
+  options.adapter.adapter_dtype = "bfloat16";
+  options.model.dtype = "float32";
+  EXPECT_EQ(choose_precision(options, {}, true).trained, at::kBFloat16);
+  EXPECT_EQ(choose_precision(options, {}, true).compute, at::kFloat);
+}
+
 TEST(Precision, TypesOfLoraAndOfFullTraining) {
   struct Row {
     const char *dtype, *mixed;
