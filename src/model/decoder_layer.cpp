@@ -4,8 +4,29 @@
 #include <fmt/format.h>
 
 #include "feed_forward.h"
+#include "rows.h"
 
 namespace shardtune::model {
+namespace {
+
+/// Calls visit(first token, tokens, their context) for each slice.
+template <typename F>
+void for_each_slice(const StepContext& context, F visit) {
+  std::int64_t token = 0;
+  for (std::size_t first = 0; first < context.segments.size();) {
+    std::int64_t tokens = context.segments[first];
+    std::size_t end = first + 1;
+    for (; end < context.segments.size(); ++end) {
+      if (context.ffn_chunk_tokens > 0 && tokens + context.segments[end] > context.ffn_chunk_tokens) break;
+      tokens += context.segments[end];
+    }
+    visit(token, tokens, context.whole_segments(first, end - first, token, tokens));
+    token += tokens;
+    first = end;
+  }
+}
+
+}  // namespace
 
 DecoderLayer::DecoderLayer(const ModelConfig& config, std::int64_t index, UnitSpec& unit,
                            const LinearGroupFactory& factory, bool train_norms)
@@ -26,7 +47,7 @@ DecoderLayer::~DecoderLayer() = default;
 DecoderLayer::DecoderLayer(DecoderLayer&&) noexcept = default;
 
 at::Tensor DecoderLayer::attend(const at::Tensor& x, const UnitTensors& unit, const StepContext& context,
-                                LayerSaved* saved) const {
+                                SliceSaved* saved) const {
   const std::int64_t tokens = x.size(0);
   const at::Tensor weight = unit.weights[norm_].to(x.scalar_type());
   auto qkv = qkv_->forward(ops::rms_norm(x, weight, config_.norm_epsilon), unit, context);
@@ -38,7 +59,6 @@ at::Tensor DecoderLayer::attend(const at::Tensor& x, const UnitTensors& unit, co
   const at::Tensor attended = ops::attention(q, k, v, context.segments, saved ? &saved->attention : nullptr);
   at::Tensor middle = output_->forward(attended, unit, context)[0].add_(x);
   if (saved != nullptr) {
-    saved->input = x;
     saved->q = q;
     saved->k = k;
     saved->v = v;
@@ -48,20 +68,39 @@ at::Tensor DecoderLayer::attend(const at::Tensor& x, const UnitTensors& unit, co
   return middle;
 }
 
-at::Tensor DecoderLayer::forward(const at::Tensor& x, const UnitTensors& unit, const StepContext& context,
-                                 LayerSaved* saved) const {
+at::Tensor DecoderLayer::forward_slice(const at::Tensor& x, const UnitTensors& unit, const StepContext& context,
+                                       SliceSaved* saved) const {
   const at::Tensor middle = attend(x, unit, context, saved);
   return feed_forward_->forward(middle, unit, context, saved ? &saved->gate : nullptr, saved ? &saved->up : nullptr);
 }
 
-LayerSaved DecoderLayer::recompute(const at::Tensor& x, const UnitTensors& unit, const StepContext& context) const {
-  LayerSaved saved;
-  attend(x, unit, context, &saved);
-  return saved;
+at::Tensor DecoderLayer::forward(const at::Tensor& x, const UnitTensors& unit, const StepContext& context,
+                                 LayerSaved* saved) const {
+  at::Tensor result;
+  for_each_slice(context, [&](std::int64_t first, std::int64_t count, const StepContext& slice) {
+    SliceSaved* of_slice = saved ? &saved->slices.emplace_back() : nullptr;
+    put_rows(result, x.size(0), first, forward_slice(x.narrow(0, first, count), unit, slice, of_slice));
+  });
+  return result;
 }
 
-at::Tensor DecoderLayer::backward(const at::Tensor& gradient, LayerSaved saved, UnitTensors& unit,
+at::Tensor DecoderLayer::backward(at::Tensor gradient, LayerSaved saved, UnitTensors& unit,
                                   const StepContext& context) const {
+  const bool kept = !saved.slices.empty();
+  std::size_t number = 0;
+  for_each_slice(context, [&](std::int64_t first, std::int64_t count, const StepContext& slice) {
+    const at::Tensor x = saved.input.narrow(0, first, count);
+    SliceSaved of_slice;
+    if (kept) of_slice = std::move(saved.slices[number++]);
+    else attend(x, unit, slice, &of_slice);  // the feed-forward half is computed again inside its backward
+    at::Tensor rows = backward_slice(gradient.narrow(0, first, count), x, std::move(of_slice), unit, slice);
+    put_rows(gradient, saved.input.size(0), first, std::move(rows));
+  });
+  return gradient;
+}
+
+at::Tensor DecoderLayer::backward_slice(const at::Tensor& gradient, const at::Tensor& x, SliceSaved saved,
+                                        UnitTensors& unit, const StepContext& context) const {
   const std::int64_t tokens = gradient.size(0);
   const at::Tensor middle_gradient =
       feed_forward_->backward(gradient, saved.middle, std::move(saved.gate), std::move(saved.up), unit, context);
@@ -73,9 +112,9 @@ at::Tensor DecoderLayer::backward(const at::Tensor& gradient, LayerSaved saved, 
   ops::apply_rotary(gk, context.cosine, context.sine, /*inverse=*/true);
   const at::Tensor qkv_gradients[] = {gq.view({tokens, -1}), gk.view({tokens, -1}), gv.view({tokens, -1})};
   const at::Tensor weight = unit.weights[norm_].to(gradient.scalar_type());
-  const at::Tensor normed = ops::rms_norm(saved.input, weight, config_.norm_epsilon);
+  const at::Tensor normed = ops::rms_norm(x, weight, config_.norm_epsilon);
   at::Tensor* sink = unit.gradients[norm_].defined() ? &unit.gradients[norm_] : nullptr;
-  at::Tensor result = ops::rms_norm_backward(qkv_->backward(normed, qkv_gradients, unit, context), saved.input, weight,
+  at::Tensor result = ops::rms_norm_backward(qkv_->backward(normed, qkv_gradients, unit, context), x, weight,
                                              config_.norm_epsilon, sink);
   return result.add_(middle_gradient);
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "rows.h"
 #include "shardtune/core/ops.h"
 
 namespace shardtune::model {
@@ -15,16 +16,6 @@ template <typename F>
 void for_each_chunk(std::int64_t tokens, std::int64_t chunk, F visit) {
   if (chunk <= 0) chunk = tokens;
   for (std::int64_t first = 0; first < tokens; first += chunk) visit(first, std::min(chunk, tokens - first));
-}
-
-/// Puts a chunk's rows into `whole`, which has `tokens` rows; a chunk that is everything is not copied.
-void put_rows(at::Tensor& whole, std::int64_t tokens, std::int64_t first, at::Tensor rows) {
-  if (rows.size(0) == tokens) {
-    whole = std::move(rows);
-    return;
-  }
-  if (!whole.defined()) whole = at::empty({tokens, rows.size(1)}, rows.options());
-  whole.narrow(0, first, rows.size(0)).copy_(rows);
 }
 
 }  // namespace

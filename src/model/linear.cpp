@@ -15,6 +15,15 @@ StepContext StepContext::tokens(std::int64_t first, std::int64_t count) const {
   return out;
 }
 
+StepContext StepContext::whole_segments(std::size_t first, std::size_t count_of_segments, std::int64_t first_token,
+                                        std::int64_t count) const {
+  StepContext out = tokens(first_token, count);
+  out.segments = segments.subspan(first, count_of_segments);
+  out.cosine = cosine.narrow(0, first_token, count);
+  out.sine = sine.narrow(0, first_token, count);
+  return out;
+}
+
 std::int64_t Parameter::elements() const {
   std::int64_t count = 1;
   for (const std::int64_t size : shape) count *= size;

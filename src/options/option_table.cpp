@@ -122,7 +122,8 @@ Rows model_rows() {
        "as "
        "memory allows. Empty: as gradient_checkpointing when that is given, else auto."},
       {"ffn_chunk_tokens", group, "tokens", IntegerRange{1, kMaxTokens}, in_model(&ModelOptions::ffn_chunk_tokens),
-       "Tokens that the feed-forward half of a layer takes at once: its work space does not grow beyond them."},
+       "Tokens that a layer takes at once, so that its work space does not grow with the batch: the feed-forward half "
+       "exactly, the attention half whole documents (or rows), at least one."},
       {"memory_budget_gib", group, "GiB", NumberRange{.min = 0, .max = 1e6}, in_model(&ModelOptions::memory_budget_gib),
        "Resident memory that a rank may take, for activation_policy auto; 0: 80 % of what is free on the node."},
   };

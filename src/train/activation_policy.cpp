@@ -38,7 +38,12 @@ std::string policy_name(const model::ModelOptions& options, const std::set<std::
   return policy.empty() ? meant : policy;
 }
 
-std::int64_t most_tokens(const Run& run) {
+struct Tokens {
+  std::int64_t micro_batch = 0;
+  std::int64_t slice = 0;  ///< what a layer takes at once, see model::LayerSaved
+};
+
+Tokens most_tokens(const Run& run) {
   // The longest rows of the data set could meet in one micro-batch.
   std::vector<std::int64_t> lengths;
   for (const data::Row& row : run.train_rows) lengths.push_back(static_cast<std::int64_t>(row.ids.size()));
@@ -46,9 +51,11 @@ std::int64_t most_tokens(const Run& run) {
       std::min<std::size_t>(lengths.size(), static_cast<std::size_t>(run.options.train.per_device_train_batch_size));
   std::partial_sort(lengths.begin(), lengths.begin() + static_cast<std::ptrdiff_t>(rows), lengths.end(),
                     std::greater());
-  std::int64_t tokens = 0;
-  for (std::size_t i = 0; i < rows; ++i) tokens += lengths[i];
-  return tokens;
+  Tokens out;
+  for (std::size_t i = 0; i < rows; ++i) out.micro_batch += lengths[i];
+  const std::int64_t longest = rows > 0 ? lengths[0] : 0;
+  out.slice = std::min(out.micro_batch, std::max(longest, run.options.model.ffn_chunk_tokens));
+  return out;
 }
 
 struct Estimate {
@@ -56,11 +63,12 @@ struct Estimate {
   std::int64_t per_layer = 0;  ///< more for each layer that is kept
 };
 
-/// Resident memory of this rank in a step. The layer that is computed again needs its intermediates once in any case, their
-/// gradients beside them, and the loss three chunks of logits of 32 MiB.
+/// Resident memory of this rank in a step. The slice of a layer that is computed again needs its intermediates once in any case,
+/// their gradients beside them, and the loss three chunks of logits of 32 MiB.
 Estimate estimate(const Run& run) {
   const bool all_at_once = run.options.train.accumulation_order == "layer_first";
-  const std::int64_t walks = all_at_once ? run.options.train.gradient_accumulation_steps : 1, tokens = most_tokens(run);
+  const std::int64_t walks = all_at_once ? run.options.train.gradient_accumulation_steps : 1;
+  const auto [tokens, slice] = most_tokens(run);
   const std::int64_t input = run.config.hidden_size * static_cast<std::int64_t>(at::elementSize(run.precision.compute));
   const std::int64_t kept = kept_bytes_per_token(run.config, run.precision.compute);
   std::int64_t trained = 0;
@@ -68,7 +76,8 @@ Estimate estimate(const Run& run) {
     trained += run.shards->trained(unit).layout().shard_elements();
   Estimate out;
   // Moments are there already; the fp64 sums of the gradients and their fp32 form come with the first step.
-  out.least = current_rss_bytes() + trained * 12 + tokens * (walks * run.config.layers * input + 3 * kept) + (96 << 20);
+  out.least = current_rss_bytes() + trained * 12 + tokens * (walks * run.config.layers + 2) * input + slice * 3 * kept +
+              (96 << 20);
   out.per_layer = walks * tokens * kept;
   return out;
 }

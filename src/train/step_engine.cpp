@@ -58,9 +58,7 @@ void StepEngine::backward_stage(std::size_t stage, Walk& walk) {
     return;
   }
   const model::DecoderLayer& layer = model_.layer(stage - 1);
-  model::LayerSaved saved = std::move(walk.saved[stage - 1]);
-  if (!keeps(stage - 1)) saved = layer.recompute(saved.input, tensors, walk.context);
-  walk.gradient = layer.backward(walk.gradient, std::move(saved), tensors, walk.context);
+  walk.gradient = layer.backward(std::move(walk.gradient), std::move(walk.saved[stage - 1]), tensors, walk.context);
 }
 
 void StepEngine::backward_unit(std::size_t unit, Walk& walk) {

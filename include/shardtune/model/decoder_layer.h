@@ -1,5 +1,6 @@
 #pragma once
 #include <memory>
+#include <vector>
 
 #include "shardtune/core/ops.h"
 #include "shardtune/model/config.h"
@@ -7,14 +8,20 @@
 
 namespace shardtune::model {
 
-/// What a layer keeps from forward for backward. Norms and silu(gate) * up are computed again: they cost little.
+/// What a layer keeps from forward for backward of n tokens. Norms and silu(gate) * up are computed again: they cost little.
+struct SliceSaved {
+  at::Tensor q, k, v;  ///< [n, heads, E], rotated
+  ops::AttentionSaved attention;
+  at::Tensor attended;  ///< [n, H * E]
+  at::Tensor middle;  ///< [n, D] after the attention residual
+  at::Tensor gate, up;  ///< [n, F]; undefined: computed again in backward
+};
+
+/// A layer works on one slice of a micro-batch after the other: whole segments, as many as StepContext::ffn_chunk_tokens holds but
+/// at least one. So its work space does not grow with the batch.
 struct LayerSaved {
   at::Tensor input;  ///< [N, D]
-  at::Tensor q, k, v;  ///< [N, heads, E], rotated
-  ops::AttentionSaved attention;
-  at::Tensor attended;  ///< [N, H * E]
-  at::Tensor middle;  ///< [N, D] after the attention residual
-  at::Tensor gate, up;  ///< [N, F]; undefined: computed again in backward
+  std::vector<SliceSaved> slices;  ///< empty: computed again in backward, slice by slice
 };
 
 class FeedForward;
@@ -29,18 +36,19 @@ class DecoderLayer {
   ~DecoderLayer();
   DecoderLayer(DecoderLayer&&) noexcept;
 
-  /// x [N, D] -> [N, D]. Fills `saved` when given.
+  /// x [N, D] -> [N, D]. Fills the slices of `saved` when given; its input is the caller's to keep.
   at::Tensor forward(const at::Tensor& x, const UnitTensors& unit, const StepContext& context, LayerSaved* saved) const;
-  /// What backward needs of a layer that kept only its input: the attention half. The feed-forward half is computed again
-  /// inside backward, chunk by chunk.
-  LayerSaved recompute(const at::Tensor& x, const UnitTensors& unit, const StepContext& context) const;
-  /// Gradient of the output -> gradient of x. Consumes `saved`; adds weight gradients to unit.gradients.
-  at::Tensor backward(const at::Tensor& gradient, LayerSaved saved, UnitTensors& unit,
-                      const StepContext& context) const;
+  /// Gradient of the output [N, D], which it may overwrite -> gradient of saved.input. Consumes `saved`, computes again what it
+  /// lacks; adds weight gradients to unit.gradients.
+  at::Tensor backward(at::Tensor gradient, LayerSaved saved, UnitTensors& unit, const StepContext& context) const;
 
  private:
   /// x plus attention; fills the attention half of `saved` when given.
-  at::Tensor attend(const at::Tensor& x, const UnitTensors& unit, const StepContext& context, LayerSaved* saved) const;
+  at::Tensor attend(const at::Tensor& x, const UnitTensors& unit, const StepContext& context, SliceSaved* saved) const;
+  at::Tensor forward_slice(const at::Tensor& x, const UnitTensors& unit, const StepContext& context,
+                           SliceSaved* saved) const;
+  at::Tensor backward_slice(const at::Tensor& gradient, const at::Tensor& x, SliceSaved saved, UnitTensors& unit,
+                            const StepContext& context) const;
 
   ModelConfig config_;
   std::size_t norm_ = 0;

@@ -19,10 +19,13 @@ struct StepContext {
   std::span<const std::int64_t> samples;  ///< [N]
   std::span<const std::int32_t> document_positions;  ///< [N]
   at::Tensor cosine, sine;  ///< [N, E/2] in the compute type
-  std::int64_t ffn_chunk_tokens = 0;  ///< tokens that the feed-forward half takes at once; 0: all
+  std::int64_t ffn_chunk_tokens = 0;  ///< tokens that a layer takes at once; 0: all
 
   /// The same for tokens [first, first + count), for what works token by token.
   StepContext tokens(std::int64_t first, std::int64_t count) const;
+  /// The same for the tokens [first_token, first_token + count) of whole segments, [first, first + segments).
+  StepContext whole_segments(std::size_t first, std::size_t count_of_segments, std::int64_t first_token,
+                             std::int64_t count) const;
 };
 
 /// A linear layer without bias: weight [out, in].

@@ -11,7 +11,7 @@ struct ModelOptions {
   bool gradient_checkpointing = true;  ///< when given: true computes all layers again in backward, false keeps them
   bool use_reentrant = false;  ///< taken and without effect: nothing is recorded that could be entered again
   std::string activation_policy;  ///< "", recompute, keep, every_N, last_K, auto
-  std::int64_t ffn_chunk_tokens = 2048;  ///< tokens that the feed-forward half of a layer takes at once
+  std::int64_t ffn_chunk_tokens = 2048;  ///< tokens that a layer takes at once
   double memory_budget_gib = 0;  ///< of a rank's resident memory, for auto; 0: what the node has
 };
 
