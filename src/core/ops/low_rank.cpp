@@ -1,218 +1,42 @@
 #include "shardtune/core/low_rank.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
-#include <optional>
-
-#include "dropout_rows.h"
-#include "elements.h"
-#include "low_rank_rows.h"
+#include "low_rank_paths.h"
 
 namespace shardtune::ops {
 namespace {
 
-/// Rows that the backward handles together: their fp32 copies stay in the first cache levels.
-constexpr std::int64_t kRows = 8;
-
-/// What the loops need besides the rows themselves; matrices are [rank, in] and, B transposed, [rank, out].
-struct Sizes {
-  std::int64_t in, out, rank;
-};
-
-/// A row in fp32, masked when there are words.
-struct WidenRow {
-  template <typename T>
-  [[gnu::always_inline]] static inline void run(const T* from, const std::uint32_t* words, DropoutRule rule, float* to,
-                                                std::int64_t width) {
-    if (words == nullptr)
-      for (std::int64_t i = 0; i < width; ++i) to[i] = simd::widen(from[i]);
-    else
-      for (std::int64_t i = 0; i < width; ++i) to[i] = rule.apply(words[i], simd::widen(from[i]));
-  }
-};
-
-/// to[i] += the masked sum, rounded once.
-struct AddMaskedRow {
-  template <typename T>
-  [[gnu::always_inline]] static inline void run(const float* from, const std::uint32_t* words, DropoutRule rule, T* to,
-                                                std::int64_t width) {
-    if (words == nullptr)
-      for (std::int64_t i = 0; i < width; ++i) to[i] = simd::rounded<T>(simd::widen(to[i]) + from[i]);
-    else
-      for (std::int64_t i = 0; i < width; ++i)
-        to[i] = simd::rounded<T>(simd::widen(to[i]) + rule.apply(words[i], from[i]));
-  }
-};
-
-/// y += scaling * (x A^T) B^T for one row; `wide` holds x, `sum` is work space of `out` elements.
-struct ForwardRow {
-  template <typename T>
-  [[gnu::always_inline]] static inline void run(const float* wide, const float* a, const float* b, float scaling,
-                                                Sizes sizes, float* products, float* sum, T* y) {
-    low_rank::dots(wide, a, sizes.rank, sizes.in, products);
-    for (std::int64_t k = 0; k < sizes.rank; ++k) products[k] *= scaling;
-    if constexpr (std::is_same_v<T, float>) {
-      low_rank::add_combination(products, b, sizes.rank, sizes.out, y);
-    } else {
-      for (std::int64_t i = 0; i < sizes.out; ++i) sum[i] = 0;
-      low_rank::add_combination(products, b, sizes.rank, sizes.out, sum);
-      AddMaskedRow::run(sum, nullptr, DropoutRule(0), y, sizes.out);
-    }
-  }
-};
-
-/// For one row: products [rank] = scaling * x A^T, which B's gradient takes, and gradients [rank] = scaling * gradient B.
-struct ReduceRow {
-  [[gnu::always_inline]] static inline void run(const float* x, const float* gradient, const float* a, const float* b,
-                                                float scaling, Sizes sizes, float* products, float* gradients) {
-    low_rank::dots(x, a, sizes.rank, sizes.in, products);
-    low_rank::dots(gradient, b, sizes.rank, sizes.out, gradients);
-    for (std::int64_t k = 0; k < sizes.rank; ++k) products[k] *= scaling;
-    for (std::int64_t k = 0; k < sizes.rank; ++k) gradients[k] *= scaling;
-  }
-};
-
-struct CombineRow {
-  [[gnu::always_inline]] static inline void run(const float* factors, const float* matrix, std::int64_t rank,
-                                                std::int64_t width, float* sum) {
-    for (std::int64_t i = 0; i < width; ++i) sum[i] = 0;
-    low_rank::add_combination(factors, matrix, rank, width, sum);
-  }
-};
-
-struct OuterRows {
-  [[gnu::always_inline]] static inline void run(const float* factors, const float* rows, std::int64_t count,
-                                                std::int64_t rank, std::int64_t width, float* sums) {
-    low_rank::add_outer(factors, rows, count, rank, width, sums);
-  }
-};
+/// Up to here the loops are as fast as the library's products or faster.
+constexpr std::int64_t kLoopRank = 32;
 
 at::Tensor fp32(const at::Tensor& x) { return x.to(at::kFloat).contiguous(); }
 
-/// What the loops take x in: fp32 and bf16 as they are, anything else in fp32. The tensors of one linear share it.
+low_rank::Factors prepared(const LowRank& factors, const DropoutKey& key) {
+  return {fp32(factors.a), fp32(factors.b.t()), static_cast<float>(factors.scaling), key};
+}
+
+/// fp32 and bf16 as they are, anything else in fp32. The tensors of one linear share it.
 at::ScalarType row_type(const at::Tensor& x) { return x.scalar_type() == at::kBFloat16 ? at::kBFloat16 : at::kFloat; }
-
-/// The words of each row, or none at all when nothing is dropped.
-std::optional<DropoutWords> words_for(const DropoutKey& key, std::int64_t rows, std::int64_t width) {
-  if (key.probability == 0) return std::nullopt;
-  return DropoutWords(key, rows, width);
-}
-
-std::size_t floats(std::int64_t count) { return static_cast<std::size_t>(count); }
-
-/// The backward over a range of rows; sums of A's and B's gradients are those of the range.
-template <typename T>
-struct Backward {
-  const T *x, *gradient;
-  T* x_gradient;
-  const float *a, *b;
-  float scaling;
-  Sizes sizes;
-  DropoutRule rule;
-  const DropoutKey& key;
-  std::int64_t rows;
-
-  void run(std::int64_t begin, std::int64_t end, float* a_sum, float* b_sum) const {
-    auto words = words_for(key, rows, sizes.in);
-    std::vector<float> wide(floats(kRows * sizes.in)), wide_gradient(floats(kRows * sizes.out)), sum(floats(sizes.in));
-    std::vector<float> products(floats(kRows * sizes.rank)), gradients(floats(kRows * sizes.rank));
-    for (; begin < end; begin += kRows) {
-      const std::int64_t count = std::min(kRows, end - begin);
-      for (std::int64_t i = 0; i < count; ++i) {
-        const std::int64_t n = begin + i;
-        const std::uint32_t* drawn = words ? words->row(n) : nullptr;
-        float *row = wide.data() + i * sizes.in, *row_gradient = wide_gradient.data() + i * sizes.out;
-        float *product = products.data() + i * sizes.rank, *reduced = gradients.data() + i * sizes.rank;
-        const std::uint32_t* none = nullptr;
-        simd::run<WidenRow>(x + n * sizes.in, drawn, rule, row, sizes.in);
-        simd::run<WidenRow>(gradient + n * sizes.out, none, rule, row_gradient, sizes.out);
-        simd::run<ReduceRow>(row, row_gradient, a, b, scaling, sizes, product, reduced);
-        simd::run<CombineRow>(reduced, a, sizes.rank, sizes.in, sum.data());
-        simd::run<AddMaskedRow>(sum.data(), drawn, rule, x_gradient + n * sizes.in, sizes.in);
-      }
-      if (a_sum != nullptr) add_outer(gradients, wide, count, sizes.in, a_sum);
-      if (b_sum != nullptr) add_outer(products, wide_gradient, count, sizes.out, b_sum);
-    }
-  }
-
-  void add_outer(const std::vector<float>& factors, const std::vector<float>& row, std::int64_t count,
-                 std::int64_t width, float* sums) const {
-    simd::run<OuterRows>(factors.data(), row.data(), count, sizes.rank, width, sums);
-  }
-};
-
-/// One range of rows for each thread, and sums [threads, rank, width] when `wanted`; they are added in the order of the ranges.
-at::Tensor range_sums(bool wanted, std::int64_t ranges, std::int64_t rank, std::int64_t width) {
-  return wanted ? at::zeros({ranges, rank, width}, at::kFloat) : at::Tensor();
-}
-
-template <typename Use>
-void for_each_range(std::int64_t rows, std::int64_t ranges, const Use& use) {
-  at::parallel_for(0, ranges, 1, [&](std::int64_t first, std::int64_t last) {
-    for (std::int64_t r = first; r < last; ++r) use(r, rows * r / ranges, rows * (r + 1) / ranges);
-  });
-}
-
-float* part(at::Tensor& sums, std::int64_t range) {
-  return sums.defined() ? sums.mutable_data_ptr<float>() + range * sums.size(1) * sums.size(2) : nullptr;
-}
 
 }  // namespace
 
 void add_low_rank(at::Tensor& y, const at::Tensor& x, const LowRank& factors, const DropoutKey& key) {
-  const Sizes sizes{x.size(1), y.size(1), factors.a.size(0)};
   const at::ScalarType type = row_type(x);
-  const at::Tensor input = x.to(type).contiguous(), a = fp32(factors.a), b = fp32(factors.b.t());
   at::Tensor output = y.to(type).contiguous();
-  with_element(type, [&](auto element) {
-    const auto* from = data(input, element);
-    auto* to = mutable_data(output, element);
-    const auto *as = a.const_data_ptr<float>(), *bs = b.const_data_ptr<float>();
-    at::parallel_for(0, x.size(0), kRows, [&](std::int64_t begin, std::int64_t end) {
-      auto words = words_for(key, x.size(0), sizes.in);
-      std::vector<float> wide(floats(sizes.in)), sum(floats(sizes.out)), products(floats(sizes.rank));
-      for (std::int64_t n = begin; n < end; ++n) {
-        simd::run<WidenRow>(from + n * sizes.in, words ? words->row(n) : nullptr, DropoutRule(key.probability),
-                            wide.data(), sizes.in);
-        simd::run<ForwardRow>(wide.data(), as, bs, static_cast<float>(factors.scaling), sizes, products.data(),
-                              sum.data(), to + n * sizes.out);
-      }
-    });
-  });
+  const auto add = factors.a.size(0) <= kLoopRank ? low_rank::add_by_loops : low_rank::add_by_products;
+  add(output, x.to(type).contiguous(), prepared(factors, key));
   if (!output.is_same(y)) y.copy_(output);
 }
 
 void low_rank_backward(const at::Tensor& x, const at::Tensor& gradient, const LowRank& factors, const DropoutKey& key,
                        at::Tensor& x_gradient, at::Tensor* a_gradient, at::Tensor* b_gradient) {
-  const Sizes sizes{x.size(1), gradient.size(1), factors.a.size(0)};
   const at::ScalarType type = row_type(x);
-  const at::Tensor input = x.to(type).contiguous(), g = gradient.to(type).contiguous();
-  const at::Tensor a = fp32(factors.a), b = fp32(factors.b.t());
   at::Tensor output = x_gradient.to(type).contiguous();
-  const std::int64_t ranges = at::get_num_threads();
-  at::Tensor a_sums = range_sums(a_gradient != nullptr, ranges, sizes.rank, sizes.in);
-  at::Tensor b_sums = range_sums(b_gradient != nullptr, ranges, sizes.rank, sizes.out);
-  with_element(type, [&](auto element) {
-    const Backward<decltype(element)> backward{.x = data(input, element),
-                                               .gradient = data(g, element),
-                                               .x_gradient = mutable_data(output, element),
-                                               .a = a.const_data_ptr<float>(),
-                                               .b = b.const_data_ptr<float>(),
-                                               .scaling = static_cast<float>(factors.scaling),
-                                               .sizes = sizes,
-                                               .rule = DropoutRule(key.probability),
-                                               .key = key,
-                                               .rows = x.size(0)};
-    for_each_range(x.size(0), ranges, [&](std::int64_t range, std::int64_t begin, std::int64_t end) {
-      backward.run(begin, end, part(a_sums, range), part(b_sums, range));
-    });
-  });
+  const auto backward = factors.a.size(0) <= kLoopRank ? low_rank::backward_by_loops : low_rank::backward_by_products;
+  backward(x.to(type).contiguous(), gradient.to(type).contiguous(), prepared(factors, key), output, a_gradient,
+           b_gradient);
   if (!output.is_same(x_gradient)) x_gradient.copy_(output);
-  for (std::int64_t range = 0; range < ranges; ++range) {
-    if (a_gradient != nullptr) a_gradient->add_(a_sums[range]);
-    if (b_gradient != nullptr) b_gradient->add_(b_sums[range].t());
-  }
 }
 
 }  // namespace shardtune::ops

@@ -1,11 +1,37 @@
 #pragma once
 #include <cstdint>
 
+#include "dropout_rows.h"
 #include "simd.h"
 
 /// Products with a matrix of few rows, [rank, width], as loops over one long row: a general matrix product spends most of its
 /// time on preparing operands when one dimension is 8. The order of every sum is fixed.
 namespace shardtune::ops::low_rank {
+
+/// A row in fp32, masked when there are words.
+struct WidenRow {
+  template <typename T>
+  [[gnu::always_inline]] static inline void run(const T* from, const std::uint32_t* words, DropoutRule rule, float* to,
+                                                std::int64_t width) {
+    if (words == nullptr)
+      for (std::int64_t i = 0; i < width; ++i) to[i] = simd::widen(from[i]);
+    else
+      for (std::int64_t i = 0; i < width; ++i) to[i] = rule.apply(words[i], simd::widen(from[i]));
+  }
+};
+
+/// to[i] += the masked sum, rounded once.
+struct AddMaskedRow {
+  template <typename T>
+  [[gnu::always_inline]] static inline void run(const float* from, const std::uint32_t* words, DropoutRule rule, T* to,
+                                                std::int64_t width) {
+    if (words == nullptr)
+      for (std::int64_t i = 0; i < width; ++i) to[i] = simd::rounded<T>(simd::widen(to[i]) + from[i]);
+    else
+      for (std::int64_t i = 0; i < width; ++i)
+        to[i] = simd::rounded<T>(simd::widen(to[i]) + rule.apply(words[i], from[i]));
+  }
+};
 
 constexpr std::int64_t kBlock = 4;  ///< matrix rows that one sweep over the long row serves
 

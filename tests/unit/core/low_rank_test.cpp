@@ -15,9 +15,11 @@ struct Shape {
   std::int64_t tokens, in, out, rank;
 };
 
-// Ranks and widths that the blocks of the loops divide and do not; one row, and more rows than a block.
+// Both paths (up to rank 32 and above), ranks and widths that the blocks of the loops divide and do not; one row, and
+// more rows than a block.
 const std::vector<Shape> kShapes = {{1, 5, 3, 1},     {7, 16, 40, 4},    {8, 77, 16, 3},     {33, 48, 192, 8},
-                                    {9, 576, 33, 17}, {20, 130, 576, 6}, {5, 2667, 1500, 2}, {0, 8, 8, 4}};
+                                    {9, 576, 33, 17}, {20, 130, 576, 6}, {5, 2667, 1500, 2}, {0, 8, 8, 4},
+                                    {9, 77, 33, 32},  {300, 48, 64, 33}, {0, 8, 8, 64}};
 
 /// One linear's tensors, drawn anew for each shape; A and B fp32, the others of `type`.
 struct Case {

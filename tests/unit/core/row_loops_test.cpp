@@ -26,7 +26,7 @@ class WithLevel {
 };
 
 // 77: no vector width divides it.
-constexpr std::int64_t kRows = 9, kWidth = 77, kRank = 5;
+constexpr std::int64_t kRows = 9, kWidth = 77, kRank = 5;  // a rank of loops: products are the library's own
 
 /// Every operator with a row loop on the same input.
 std::vector<at::Tensor> all_results(at::ScalarType type) {
