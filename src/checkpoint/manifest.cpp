@@ -20,6 +20,7 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr std::int64_t kSchema = 1;
+constexpr std::int64_t kGrowthInterval = 2000;  ///< good steps after which the loss scale doubles
 
 ordered_json parameters_json(fsdp::ShardedModel& shards) {
   ordered_json list = ordered_json::array();
@@ -35,6 +36,10 @@ class Reader {
  public:
   Reader(const json& root, std::filesystem::path folder) : root_(root), folder_(std::move(folder)) {
     if (!root.is_object()) bad("is not a JSON object");
+  }
+
+  std::string folder_name() const {
+    return (folder_.has_filename() ? folder_ : folder_.parent_path()).filename().string();
   }
 
   [[noreturn]] void bad(const std::string& reason) const { bad_checkpoint(folder_, "manifest.json " + reason); }
@@ -81,8 +86,27 @@ void check_parameters(const Reader& manifest, fsdp::ShardedModel& shards) {
     const std::string left = i < then.size() ? then[i].dump() : "nothing",
                       right = i < now.size() ? now[i].dump() : "nothing";
     if (left != right)
-      manifest.differs(fmt::format("trained parameter {} is {} in the checkpoint and {} in this run", i, left, right));
+      manifest.differs(fmt::format(
+          "trained parameter {} is {} in the checkpoint and {} in this run; keep the model, the adapter's options, "
+          "--fsdp_auto_wrap_policy and --fsdp_min_num_params of the checkpoint's run",
+          i, left, right));
   }
+}
+
+/// Numbers that no run writes would be trained with all the same.
+void check_counters(const Reader& manifest, const RunState& state) {
+  if (state.optimizer_steps > state.step)
+    manifest.bad(fmt::format("has {} 'optimizer_steps' in {} steps", state.optimizer_steps, state.step));
+  // The scale begins at 2^16 and is doubled and halved.
+  int exponent = 0;
+  if (std::frexp(state.loss_scale, &exponent) != 0.5 || exponent < -148 || exponent > 128)
+    manifest.bad(fmt::format("has 'loss_scale' {}, expected a power of two that fp32 holds", state.loss_scale));
+  if (state.good_steps >= kGrowthInterval)
+    manifest.bad(fmt::format("has {} 'good_steps', expected less than {}", state.good_steps, kGrowthInterval));
+  const std::string name = manifest.folder_name();
+  if (is_checkpoint_name(name) && name != fmt::format("checkpoint-{}", state.step))
+    manifest.bad(
+        fmt::format("is of step {}, but the folder is called {}; give it its own name again", state.step, name));
 }
 
 std::vector<std::array<std::string, kRoles.size()>> read_hashes(const Reader& manifest, std::size_t ranks) {
@@ -144,6 +168,7 @@ Manifest read_manifest(const std::filesystem::path& folder, const RunState& expe
   out.state.optimizer_steps = manifest.count("optimizer_steps");
   out.state.loss_scale = manifest.finite("loss_scale");
   out.state.good_steps = manifest.count("good_steps");
+  check_counters(manifest, out.state);
   out.hashes = read_hashes(manifest, static_cast<std::size_t>(ranks));
   return out;
 }

@@ -17,19 +17,27 @@ namespace {
 /// writes to the missing part is killed: containers often have 64 MiB.
 constexpr const char* kBackingFolder = "/dev/shm";
 
+/// What must be there for a window of `bytes`: Open MPI asks for 5 % and a page more, and a window that it refuses leaves the other
+/// ranks waiting; its own message queues, a few MiB a rank, lie there too and grow.
+std::uint64_t wanted_room(std::uint64_t bytes, int ranks) {
+  return bytes + bytes / 16 + (static_cast<std::uint64_t>(ranks) << 22);
+}
+
 /// The first rank looks, all ranks get its answer.
 void require_room(MPI_Comm comm, int rank, std::uint64_t bytes) {
+  int ranks = 0;
+  SHARDTUNE_MPI(MPI_Comm_size(comm, &ranks));
   std::uint64_t room = std::numeric_limits<std::uint64_t>::max();
   struct statvfs status {};
   if (rank == 0 && ::statvfs(kBackingFolder, &status) == 0)
     room = static_cast<std::uint64_t>(status.f_bavail) * status.f_frsize;
   SHARDTUNE_MPI(MPI_Bcast(&room, 1, MPI_UINT64_T, 0, comm));
-  if (room < bytes)
-    fail(ErrorClass::kOutOfMemory,
-         "{} has room for {} bytes, the base that the ranks of a node share takes {}; enlarge it (in a container: its "
-         "shm "
-         "size), or give --share_base_on_node false",
-         kBackingFolder, room, bytes);
+  if (room < wanted_room(bytes, ranks))
+    fail(
+        ErrorClass::kOutOfMemory,
+        "{} has room for {} bytes, the base that the ranks of a node share takes {}, and with what MPI needs beside it "
+        "{}; enlarge it (in a container: its shm size), or give --share_base_on_node false",
+        kBackingFolder, room, bytes, wanted_room(bytes, ranks));
 }
 
 }  // namespace

@@ -43,6 +43,14 @@ void apply_reshard(const FsdpOptions& options, Policy& policy) {
   // "True" on the command line, "true" in YAML.
   std::transform(wish.begin(), wish.end(), wish.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  const bool keeps = policy.reshard == Reshard::kAfterBackward || policy.shard_size == 1;
+  if (keeps && options.sharding_strategy != "FULL_SHARD" && options.sharding_strategy != "HYBRID_SHARD" &&
+      wish != "false")
+    fail(ErrorClass::kUsage,
+         "--fsdp_reshard_after_forward {} contradicts --fsdp_sharding_strategy {}, which keeps the weights; leave one "
+         "of "
+         "them out",
+         options.reshard_after_forward, options.sharding_strategy);
   if (wish == "true") policy.reshard = Reshard::kAfterForward;
   else if (wish == "false") policy.reshard = Reshard::kAfterBackward;
   else {
@@ -112,9 +120,8 @@ Policy make_policy(const FsdpOptions& given, int ranks, int node_ranks) {
   const FsdpOptions options = with_strategy_in_place(given);
   if (options.version == 2 && options.sharding_strategy != "FULL_SHARD" && options.sharding_strategy != "HYBRID_SHARD")
     fail(ErrorClass::kUsage,
-         "--fsdp_sharding_strategy {}: --fsdp_version 2 has no such strategy; say --fsdp_reshard_after_forward false "
-         "for "
-         "SHARD_GRAD_OP, or leave --fsdp_version out",
+         "--fsdp_sharding_strategy {}: --fsdp_version 2 has no such strategy; leave --fsdp_version out, or leave the "
+         "strategy out (--fsdp_reshard_after_forward false is what version 1 calls SHARD_GRAD_OP)",
          options.sharding_strategy);
   Policy policy;
   policy.shard_size = shard_size(options, ranks, node_ranks);

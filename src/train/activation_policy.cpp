@@ -31,7 +31,7 @@ std::string policy_name(const model::ModelOptions& options, const std::set<std::
   const std::string& policy = options.activation_policy;
   if (!explicitly_set.contains("gradient_checkpointing")) return policy.empty() ? "auto" : policy;
   const std::string meant = options.gradient_checkpointing ? "recompute" : "keep";
-  if (!policy.empty() && policy != meant && !(options.gradient_checkpointing && policy != "keep"))
+  if (!policy.empty() && policy != meant)
     fail(ErrorClass::kUsage,
          "--activation_policy {} contradicts --gradient_checkpointing {}, which means {}; leave one of them out",
          policy, options.gradient_checkpointing ? "True" : "False", meant);

@@ -119,7 +119,8 @@ std::vector<std::pair<std::string, std::string>> fixed_settings(const Run& run) 
   const auto& data = run.options.data;
   const auto& train = run.options.train;
   const std::string none = "-";
-  return {{"dtype", type_name(run.precision.compute)},
+  return {{"use_peft_lora", run.lora ? "True" : "False"},
+          {"dtype", type_name(run.precision.compute)},
           {"shard_group_size", std::to_string(run.policy.shard_size)},  // of a checkpoint's files
           {"adapter_dtype", run.lora ? type_name(run.precision.trained) : none},
           {"lora_alpha", run.lora ? fmt::format("{}", run.lora->alpha) : none},

@@ -55,8 +55,11 @@ bool resumes_in_place(const TrainOptions& options) {
   return place.parent_path() == std::filesystem::canonical(options.output_dir);
 }
 
-void refuse_foreign_files(const std::filesystem::path& folder, bool lora) {
-  if (const auto path = file_in_the_way(folder, lora))
+/// `saves`: checkpoints are written, so that their names must be free.
+void refuse_foreign_files(const std::filesystem::path& folder, bool lora, bool saves) {
+  auto path = file_in_the_way(folder, lora);
+  if (!path && saves) path = checkpoint::foreign_checkpoint(folder);
+  if (path)
     fail(ErrorClass::kBadStorage,
          "--output_dir '{}' holds '{}', which this run would write over and which no run of this program is known to "
          "have left; move that file away, or give another folder",
@@ -65,11 +68,12 @@ void refuse_foreign_files(const std::filesystem::path& folder, bool lora) {
 
 }  // namespace
 
-bool prepare_output_folder(const options::RunOptions& options) {
+bool prepare_output_folder(const options::RunOptions& options, std::optional<io::FolderLock>* lock) {
   const std::filesystem::path folder = options.train.output_dir;
   check_paths(options);
   io::ensure_writable_folder(folder);
-  refuse_foreign_files(folder, options.adapter.use_peft_lora);
+  if (lock != nullptr) lock->emplace(folder);
+  refuse_foreign_files(folder, options.adapter.use_peft_lora, options.train.save_strategy != "no");
   const auto found = old_run(folder);
   if (found.empty()) return false;
   const bool overwrite = options.train.overwrite_output_dir;

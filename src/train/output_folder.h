@@ -1,6 +1,8 @@
 #pragma once
 #include <filesystem>
+#include <optional>
 
+#include "shardtune/io/files.h"
 #include "shardtune/options/run_options.h"
 
 namespace shardtune::train {
@@ -8,7 +10,8 @@ namespace shardtune::train {
 /// Proves on rank 0 that OUTPUT_DIR is writable and that the run will write over nothing but what it may: refuses a folder with
 /// files of the run's names that no run left, and one that already holds a run unless that is resumed or --overwrite_output_dir
 /// is given. Returns whether an old run is there that the new one replaces.
-bool prepare_output_folder(const options::RunOptions& options);
+/// `lock`, when given, holds the folder from before the first look.
+bool prepare_output_folder(const options::RunOptions& options, std::optional<io::FolderLock>* lock = nullptr);
 
 /// Removes the files of the run that --overwrite_output_dir replaces, and nothing else. Called when the new run is built: a new
 /// run that is refused leaves the old one alone.

@@ -261,7 +261,12 @@ void record_error(const std::filesystem::path& output_dir, const comm::AgreedErr
 void train(const options::ParseResult& parsed, comm::Communicator& communicator) {
   check_same_options(parsed, communicator);
   bool replaces = false;
-  comm::agree_on_root(communicator, [&] { replaces = prepare_output_folder(parsed.options); });
+  std::optional<io::FolderLock> lock;  // of rank 0: two runs in one folder would mix their files
+  comm::agree_on_root(communicator, [&] {
+    replaces = prepare_output_folder(parsed.options, &lock);
+    if (!lock->problem().empty())
+      fmt::print("notice: --output_dir cannot be locked ({}); start no second run in it\n", lock->problem());
+  });
   try {
     run_in_prepared_folder(parsed, communicator, replaces);
   } catch (const comm::AgreedError& error) {

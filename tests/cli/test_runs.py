@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from support import CASES, RANKS, CliTest, in_parallel, lora_options, main, options, read_lines, run
+from support import CASES, RANKS, CliTest, Job, in_parallel, lora_options, main, options, read_lines, run
 
 PRELOAD = os.environ["SHARDTUNE_TEST_IO_FAULTS"]
 # Values that depend on the clock or the machine.
@@ -132,6 +132,17 @@ class Resume(CliTest):
         self.assertEqual((other / "adapter_model.safetensors").read_bytes(), (straight / "adapter_model.safetensors").read_bytes())
         self.assertEqual(len(read_lines(other / "metrics.jsonl")), 4)
 
+    def test_two_runs_at_once(self):
+        output = self.scratch / "out"
+        rows = self.rows([{"input_ids": [5 + i % 500] * 60} for i in range(2000)], "rows.jsonl")
+        base = options(lora_options(dataset_name=rows, num_train_epochs=100, output_dir=output))
+        first = Job(2, base)
+        first.wait_for(r"^step 3/")
+        second = run(2, base)
+        first.process.terminate()
+        first.finish()
+        self.check_failed_cleanly(second, 1, "bad_storage", [str(output), "in use by another run"])
+
     def test_after_half_a_line_of_metrics(self):
         """As a node leaves it that loses power: the records that follow parse."""
         straight = self.straight(2)
@@ -167,14 +178,14 @@ class BadCheckpoint(CliTest):
     def refuse(self, damage, *fragments, ranks=RANKS, resume_ranks=lambda n: n, error_class="bad_checkpoint", code=1, **changes):
         """Resumes from a copy of checkpoint-1 of each rank count after `damage(folder)`."""
         def one(n):
-            checkpoint = self.scratch / f"checkpoint-{n}"
+            checkpoint = self.scratch / f"copy-{n}" / "checkpoint-1"
             shutil.copytree(self.saved[n] / "checkpoint-1", checkpoint)
             damage(checkpoint)
             return run(resume_ranks(n), options(self.BASE, **changes, resume_from_checkpoint=checkpoint, output_dir=self.scratch / f"out-{n}"))
 
         for n, done in in_parallel(one, ranks).items():
             with self.subTest(ranks=n):
-                message = self.check_failed_cleanly(done, code, error_class, [f"checkpoint-{n}", *fragments])
+                message = self.check_failed_cleanly(done, code, error_class, ["checkpoint-1", *fragments])
                 self.check_nothing_written(self.scratch / f"out-{n}", (error_class, message))
 
     def test_missing(self):
@@ -192,7 +203,8 @@ class BadCheckpoint(CliTest):
 
     def test_manifest_of_wrong_values(self):
         for key, value in (("step", "one"), ("step", 2.7), ("world_size", 2.9), ("num_tokens", -1), ("num_tokens", 1e300), ("loss_sum", None),
-                           ("epoch", 5), ("step_in_epoch", 2), ("xxh3_128", []), ("fixed", []), ("parameters", {}), ("schema", 2)):
+                           ("epoch", 5), ("step_in_epoch", 2), ("optimizer_steps", 2), ("loss_scale", 0), ("loss_scale", -65536),
+                           ("loss_scale", 65537.5), ("loss_scale", 1e300), ("good_steps", 2000), ("xxh3_128", []), ("fixed", []), ("parameters", {}), ("schema", 2)):
             with self.subTest(key=key, value=value):
                 for path in self.scratch.iterdir():
                     shutil.rmtree(path)
@@ -201,7 +213,13 @@ class BadCheckpoint(CliTest):
                     path = folder / "manifest.json"
                     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
 
-                self.refuse(damage, *(["--dtype was (not stored)"] if key == "fixed" else ["manifest.json", key]), ranks=(2,))
+                self.refuse(damage, *(["--use_peft_lora was (not stored)"] if key == "fixed" else ["manifest.json", key]), ranks=(2,))
+
+    def test_under_the_name_of_another_step(self):
+        checkpoint = self.scratch / "copy" / "checkpoint-8"
+        shutil.copytree(self.saved[2] / "checkpoint-1", checkpoint)
+        done = run(2, options(self.BASE, resume_from_checkpoint=checkpoint, output_dir=self.scratch / "out"))
+        self.check_failed_cleanly(done, 1, "bad_checkpoint", ["is of step 1", "called checkpoint-8"])
 
     def test_missing_rank_file(self):
         self.refuse(lambda folder: sorted(folder.glob("rank-*.h5"))[-1].unlink(), "rank-0000", ranks=(3,))

@@ -67,6 +67,10 @@ class Refused(CliTest):
     def test_policy_that_contradicts_checkpointing(self):
         self.refuse(lora_options(activation_policy="recompute", gradient_checkpointing="False"), "contradicts --gradient_checkpointing False",
                     ranks=(2,))
+        for policy in ("auto", "last_99", "every_2", "keep"):
+            with self.subTest(policy=policy):
+                self.refuse(lora_options(activation_policy=policy, gradient_checkpointing="True"),
+                            f"--activation_policy {policy} contradicts --gradient_checkpointing True", ranks=(2,))
 
 
 class SameNumbers(CliTest):

@@ -42,7 +42,14 @@ std::vector<std::filesystem::path> complete_checkpoints(const std::filesystem::p
 /// The last of them; nothing when there is none.
 std::optional<std::filesystem::path> newest(const std::filesystem::path& output_dir);
 
-/// Renames checkpoint-STEP folders without a manifest to incomplete-checkpoint-STEP: a run that goes on from an older one would
+/// Whether a file name is checkpoint-STEP, STEP being 1 to 15 digits.
+bool is_checkpoint_name(std::string_view name);
+
+/// Something that is called checkpoint-STEP and is neither a complete checkpoint nor the rest of one (files of ranks alone): another
+/// program's, say. Never touched.
+std::optional<std::filesystem::path> foreign_checkpoint(const std::filesystem::path& output_dir);
+
+/// Renames rests of checkpoints, checkpoint-STEP folders that hold files of ranks and no manifest, to incomplete-checkpoint-STEP: a run that goes on from an older one would
 /// meet them when it saves. save() leaves none; a copy that was cut short, say, does. Returns the new names.
 std::vector<std::filesystem::path> set_incomplete_aside(const std::filesystem::path& output_dir);
 

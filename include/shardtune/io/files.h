@@ -74,4 +74,20 @@ class AtomicFolder {
 /// Makes the folder (with parents) and proves that a file can be created in it; Error(kBadStorage) otherwise.
 void ensure_writable_folder(const std::filesystem::path& folder);
 
+/// Holds a folder for this process, which ends with the object or the process, however that ends. Error(kBadStorage) when another
+/// process holds it. Some network file systems cannot lock a folder: then `problem()` says why, and nothing is held.
+class FolderLock {
+ public:
+  explicit FolderLock(const std::filesystem::path& folder);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+  const std::string& problem() const { return problem_; }
+
+ private:
+  int descriptor_ = -1;
+  std::string problem_;
+};
+
 }  // namespace shardtune::io

@@ -74,6 +74,17 @@ TEST(Policy, Version1MayWriteTheStrategyThere) {  // as Accelerate's fsdp_config
   EXPECT_THAT(refusal(options), ::testing::HasSubstr("is not true, false or a number"));
 }
 
+TEST(Policy, StrategiesThatKeepDoNotLetGo) {
+  for (const char* strategy : {"SHARD_GRAD_OP", "NO_SHARD"})
+    for (const char* wish : {"true", "4"}) {
+      FsdpOptions options = with(strategy);
+      options.reshard_after_forward = wish;
+      EXPECT_THAT(refusal(options), ::testing::HasSubstr(std::string(wish) + " contradicts --fsdp_sharding_strategy"));
+      options.reshard_after_forward = "false";
+      EXPECT_NO_THROW(make_policy(options, 8, 4));
+    }
+}
+
 TEST(Policy, MeshesThatCannotBe) {
   FsdpOptions options = with("HYBRID_SHARD");
   options.shard_group_size = 3;

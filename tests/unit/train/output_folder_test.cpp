@@ -108,12 +108,39 @@ TEST_F(OutputFolder, OtherFilesAreNoMatter) {
                            "checkpoint-/manifest.json", "checkpoint-7x/manifest.json"})
     write(out_ / name);
   const auto before = names();
+  options_.train.save_strategy = "no";
   options_.data.dataset_name = out_ / "train.jsonl";
   EXPECT_FALSE(prepare());
   options_.train.overwrite_output_dir = true;
   EXPECT_FALSE(prepare());
   train::remove_old_run(options_);
   EXPECT_EQ(names(), before);
+}
+
+// They would meet a checkpoint of this run when it is saved, hours later; what a run left is set aside instead.
+TEST_F(OutputFolder, ForeignCheckpointsAreInTheWayOfARunThatSaves) {
+  for (const char* name : {"checkpoint-7/weights", "checkpoint-7"}) {
+    write(out_ / name);
+    expect_refused(ErrorClass::kBadStorage, {"'checkpoint-7'", "another folder", "move that file"});
+    fs::remove_all(out_ / "checkpoint-7");
+  }
+  write(out_ / "checkpoint-7/rank-00001.h5");
+  EXPECT_FALSE(prepare());
+}
+
+TEST_F(OutputFolder, IsHeldByOneRun) {
+  std::optional<io::FolderLock> first, second;
+  EXPECT_FALSE(train::prepare_output_folder(options_, &first));
+  EXPECT_EQ(first->problem(), "");
+  try {
+    train::prepare_output_folder(options_, &second);
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.error_class(), ErrorClass::kBadStorage);
+    EXPECT_NE(std::string(error.what()).find("in use by another run"), std::string::npos) << error.what();
+  }
+  first.reset();
+  EXPECT_FALSE(train::prepare_output_folder(options_, &second));
 }
 
 TEST_F(OutputFolder, AFailedStartDoesNotBlockTheFolder) {
@@ -146,6 +173,7 @@ TEST_F(OutputFolder, OverwritingRemovesTheRunAndNothingElse) {
   write(out_ / "config.json");  // no run of adapters writes one
   write(out_ / "train.jsonl");
   options_.train.overwrite_output_dir = true;
+  options_.train.save_strategy = "no";
   EXPECT_TRUE(prepare());
   train::remove_old_run(options_);
   EXPECT_EQ(names(), (std::vector<std::string>{".tmp-checkpoint-40.mine", "checkpoint-5", "checkpoint-important",
