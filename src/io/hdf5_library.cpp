@@ -38,13 +38,22 @@ herr_t take_entry(unsigned number, const H5E_error2_t* entry, void* data) {
   return 0;
 }
 
+/// The system's reason where HDF5 has one among addresses and offsets: "... error message = 'No space left on device', buf = ...".
+std::string reason_in(const std::string& text) {
+  constexpr std::string_view kBefore = "error message = '";
+  const auto begin = text.find(kBefore);
+  const auto end = begin == std::string::npos ? begin : text.find('\'', begin + kBefore.size());
+  return end == std::string::npos ? text : text.substr(begin + kBefore.size(), end - begin - kBefore.size());
+}
+
 }  // namespace
 
 std::string hdf5_text() {
   Walked walked;
   H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, take_entry, &walked);
   if (walked.inner.empty()) return "HDF5 gives no reason";
-  std::string text = walked.outer == walked.inner ? walked.inner : walked.outer + ": " + walked.inner;
+  const std::string reason = reason_in(walked.inner);
+  std::string text = walked.outer == walked.inner ? reason : walked.outer + ": " + reason;
   std::ranges::replace(text, '\n', ' ');
   return "HDF5 says: " + text;
 }
