@@ -38,6 +38,8 @@ Place own_place() {
 
 void keep_freed_memory() {
 #if defined(__GLIBC__)
+  for (const char* wish : {"GLIBC_TUNABLES", "MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"})
+    if (std::getenv(wish) != nullptr) return;
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
   mallopt(M_MXFAST, 0);

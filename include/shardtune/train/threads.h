@@ -8,7 +8,7 @@ namespace shardtune::train {
 int thread_share(int allowed, int sharing);
 
 /// Keeps freed memory for the next tensor instead of giving it back to the system, page by page, in every layer: the step frees and
-/// takes the same sizes again. Before the first tensor.
+/// takes the same sizes again. Before the first tensor. Settings of the allocator in the environment win.
 void keep_freed_memory();
 
 /// Sets the number of threads of tensor operations from the processors this process may use and how many ranks of the node use the
