@@ -43,13 +43,11 @@ void apply_reshard(const FsdpOptions& options, Policy& policy) {
   // "True" on the command line, "true" in YAML.
   std::transform(wish.begin(), wish.end(), wish.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  const bool keeps = policy.reshard == Reshard::kAfterBackward || policy.shard_size == 1;
-  if (keeps && options.sharding_strategy != "FULL_SHARD" && options.sharding_strategy != "HYBRID_SHARD" &&
-      wish != "false")
+  const bool lets_go = options.sharding_strategy == "FULL_SHARD" || options.sharding_strategy == "HYBRID_SHARD";
+  if (!lets_go && wish != "false")
     fail(ErrorClass::kUsage,
          "--fsdp_reshard_after_forward {} contradicts --fsdp_sharding_strategy {}, which keeps the weights; leave one "
-         "of "
-         "them out",
+         "of them out",
          options.reshard_after_forward, options.sharding_strategy);
   if (wish == "true") policy.reshard = Reshard::kAfterForward;
   else if (wish == "false") policy.reshard = Reshard::kAfterBackward;

@@ -3,8 +3,8 @@
 
 #include "shardtune/core/ops.h"
 
-/// The low-rank path of one LoRA linear, fused: no dropped copy of x, no product wider than the rank is ever stored. N, D as in
-/// ops.h; R is the rank.
+/// The low-rank path of one LoRA linear, fused: what is dropped or wider than the rank exists for a few rows at a time only
+/// (one to eight up to rank 32, 256 above). N as in ops.h; R is the rank.
 namespace shardtune::ops {
 
 struct LowRank {
@@ -18,7 +18,7 @@ struct LowRank {
 void add_low_rank(at::Tensor& y, const at::Tensor& x, const LowRank& factors, const DropoutKey& key);
 
 /// The backward of add_low_rank for `gradient` [N, out]: adds to x_gradient [N, in] (one rounding into its type) and, where
-/// given, to the fp32 gradients of A [R, in] and B [out, R]. The mask is drawn once.
+/// given, to the fp32 gradients of A [R, in] and B [out, R].
 void low_rank_backward(const at::Tensor& x, const at::Tensor& gradient, const LowRank& factors, const DropoutKey& key,
                        at::Tensor& x_gradient, at::Tensor* a_gradient, at::Tensor* b_gradient);
 

@@ -4,7 +4,8 @@
 #include <ATen/Parallel.h>
 #include <dlfcn.h>
 
-#include <cctype>
+#include <algorithm>
+#include <limits>
 
 #include "gemm.h"
 #include "shardtune/core/error.h"

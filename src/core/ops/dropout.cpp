@@ -1,21 +1,9 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 
-#include "dropout_rows.h"
-#include "simd.h"
+#include "low_rank_rows.h"
 
 namespace shardtune::ops {
-namespace {
-
-struct DropRow {
-  [[gnu::always_inline]] static inline void run(const std::uint32_t* words, DropoutRule rule, const float* from,
-                                                float* to, std::int64_t width) {
-    for (std::int64_t i = 0; i < width; ++i) to[i] = rule.apply(words[i], from[i]);
-  }
-};
-
-}  // namespace
-
 at::Tensor dropout(const at::Tensor& x, const DropoutKey& key) {
   if (key.probability == 0) return x;
   const std::int64_t width = x.size(1);
@@ -26,7 +14,8 @@ at::Tensor dropout(const at::Tensor& x, const DropoutKey& key) {
   at::parallel_for(0, x.size(0), 8, [&](std::int64_t begin, std::int64_t end) {
     DropoutWords words(key, x.size(0), width);
     for (std::int64_t n = begin; n < end; ++n)
-      simd::run<DropRow>(words.row(n), DropoutRule(key.probability), from + n * width, to + n * width, width);
+      simd::run<low_rank::WidenRow>(from + n * width, words.row(n), DropoutRule(key.probability), to + n * width,
+                                    width);
   });
   return result.to(x.scalar_type());
 }
