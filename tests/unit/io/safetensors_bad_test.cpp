@@ -57,6 +57,18 @@ fs::path make_file(const TempFolder& folder, const std::string& header, std::siz
   return path;
 }
 
+TEST(SafetensorsLimits, HeaderOneByteLongerThanWhatFollows) {
+  const TempFolder folder;
+  const fs::path path = make_file(folder, "{}", 0);
+  std::string text = read_bytes(path);
+  for (const char length : {'\3', '\12'}) {  // one byte more than follows; as many as the whole file has
+    text[0] = length;
+    write_bytes(path, text);
+    expect_error(ErrorClass::kBadModel, {std::to_string(static_cast<int>(length)) + " bytes stated, 2 bytes follow"},
+                 [&] { SafetensorsFile file(path); });
+  }
+}
+
 TEST(SafetensorsLimits, RefusesWhatTheFormatDoesNotMean) {
   const TempFolder folder;
   const auto refused = [&](const std::string& header, std::size_t data_bytes,

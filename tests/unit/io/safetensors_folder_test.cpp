@@ -127,6 +127,14 @@ TEST(SafetensorsFolder, LinksOnlyInsideOrIntoADownloadCache) {
   expect_error(ErrorClass::kBadModel, {"model.safetensors", "outside.safetensors", "outside the model folder"},
                [&] { SafetensorsFolder x(model); });
 
+  // Another revision of the same cache may be gone or changed any time.
+  fs::create_directories(root / "hub/snapshots/def");
+  fs::copy_file(weights, root / "hub/snapshots/def/model.safetensors");
+  fs::remove(model / "model.safetensors");
+  fs::create_symlink("../def/model.safetensors", model / "model.safetensors");
+  expect_error(ErrorClass::kBadModel, {"snapshots/def", "outside the model folder"},
+               [&] { SafetensorsFolder x(model); });
+
   fs::remove(model / "model.safetensors");
   fs::copy_file(weights, model / "real");
   fs::create_symlink("real", model / "model.safetensors");
