@@ -12,7 +12,7 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 packages=(g++ cmake ninja-build ccache pkg-config python3 openmpi-bin libopenmpi-dev libhdf5-dev
-  libboost-program-options-dev libgtest-dev libopenblas0-pthread nlohmann-json3-dev libpcre2-dev libxxhash-dev libfmt-dev)
+  libboost-program-options-dev libgtest-dev libgmock-dev libopenblas0-pthread nlohmann-json3-dev libpcre2-dev libxxhash-dev libfmt-dev)
 
 case ${1:-} in
   "" | --cuda) ;;
