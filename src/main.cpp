@@ -7,8 +7,10 @@
 #include "shardtune/comm/agree.h"
 #include "shardtune/comm/mpi.h"
 #include "shardtune/core/blas.h"
+#include "shardtune/core/ledger_allocator.h"
 #include "shardtune/core/memory_reserve.h"
 #include "shardtune/options/run_options.h"
+#include "shardtune/train/plan.h"
 #include "shardtune/train/threads.h"
 #include "shardtune/train/trainer.h"
 
@@ -17,6 +19,19 @@ extern char** environ;
 namespace {
 
 using namespace shardtune;
+
+/// `shardtune plan` is one process on its own, without MPI.
+int run_plan(const options::ParseResult& parsed) {
+  try {
+    ops::choose_blas(parsed.options.model.blas);
+    train::plan(parsed);
+    return 0;
+  } catch (...) {
+    const auto [error_class, message] = comm::current_failure();
+    comm::print_failure({error_class, message});
+    return error_class == ErrorClass::kUsage ? 2 : 1;
+  }
+}
 
 int run(int argc, char** argv) {
   options::ParseResult parsed;
@@ -30,6 +45,8 @@ int run(int argc, char** argv) {
     if (comm::MpiSession::is_first_process()) std::fputs(parsed.help.c_str(), stdout);
     return 0;
   }
+  if (!parse_error && parsed.options.command == "plan") return run_plan(parsed);
+  ops::install_ledger(c10::DeviceType::CPU);
   comm::MpiSession session(&argc, &argv);
   const auto communicator = comm::make_mpi_communicator();
   try {

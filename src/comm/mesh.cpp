@@ -12,9 +12,9 @@ Mesh::Mesh(Communicator& world, int shard_size, int inner_size) : world_(world) 
   if (inner_size < 1 || shard_size % inner_size != 0)
     fail(ErrorClass::kUsage, "--fsdp_reshard_after_forward {} does not divide the {} ranks of a shard group",
          inner_size, shard_size);
-  if (shard_size != world.size()) own_shard_ = world.split(world.rank() / shard_size);
-  if (inner_size != shard_size) own_inner_ = shard().split(shard().rank() / inner_size);
-  replicate_ = world.split(world.rank() % shard_size);
+  if (shard_size != world.size()) own_shard_ = world.split([=](int rank) { return rank / shard_size; });
+  if (inner_size != shard_size) own_inner_ = shard().split([=](int rank) { return rank / inner_size; });
+  replicate_ = world.split([=](int rank) { return rank % shard_size; });
   node_ = world.split_by_node();
 }
 

@@ -26,9 +26,9 @@ class MpiCommunicator : public Communicator {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  std::unique_ptr<Communicator> split(int color) override {
+  std::unique_ptr<Communicator> split(const ColorOf& color_of) override {
     MPI_Comm part = MPI_COMM_NULL;
-    SHARDTUNE_MPI(MPI_Comm_split(comm_, color, rank_, &part));
+    SHARDTUNE_MPI(MPI_Comm_split(comm_, color_of(rank_), rank_, &part));
     return std::make_unique<MpiCommunicator>(part, limits_);
   }
   std::unique_ptr<Communicator> split_by_node() override {

@@ -35,7 +35,7 @@ class SelfCommunicator : public Communicator {
   void broadcast(std::span<std::byte>, int) override {}
   void barrier() override {}
   void gather_control(std::span<const std::byte> local, std::span<std::byte> full) override { copy(local, full); }
-  std::unique_ptr<Communicator> split(int) override { return std::make_unique<SelfCommunicator>(); }
+  std::unique_ptr<Communicator> split(const ColorOf&) override { return std::make_unique<SelfCommunicator>(); }
   std::unique_ptr<Communicator> split_by_node() override { return std::make_unique<SelfCommunicator>(); }
   std::unique_ptr<SharedMemory> allocate_shared(std::uint64_t bytes) override {
     return std::make_unique<OwnMemory>(bytes);

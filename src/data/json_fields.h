@@ -1,13 +1,14 @@
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "shardtune/core/error.h"
 
 namespace shardtune::data {
 
 /// A member of a model file's object; Error(kBadModel) with `where` when it is missing.
-inline const nlohmann::json& need(const nlohmann::json& object, const char* key, const std::string& where) {
+inline const nlohmann::json& need(const nlohmann::json& object, const char* key, std::string_view where) {
   if (!object.is_object()) fail(ErrorClass::kBadModel, "{}: expected an object, found {}", where, object.type_name());
   const auto found = object.find(key);
   if (found == object.end()) fail(ErrorClass::kBadModel, "{}: field '{}' is missing", where, key);

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "shardtune/core/ledger.h"
+
 namespace shardtune::fsdp {
 namespace {
 
@@ -24,12 +26,13 @@ ShardLayout layout_of(const model::UnitSpec& unit, bool trained, std::int64_t ra
   return {sizes_of(unit, slots_of(unit, trained)), trained ? kTrainedGranule : kFrozenGranule, ranks};
 }
 
-FlatShard::FlatShard(const model::UnitSpec& unit, bool trained, at::ScalarType type, std::int64_t rank,
+FlatShard::FlatShard(const model::UnitSpec& unit, bool trained, const at::TensorOptions& options, std::int64_t rank,
                      std::int64_t ranks, const at::Tensor& whole)
     : slots_(slots_of(unit, trained)), layout_(layout_of(unit, trained, ranks)), ranges_(layout_.ranges(rank)),
       whole_(whole) {
+  const LedgerScope scope(Purpose::kWeightShards);
   const std::int64_t elements = layout_.shard_elements();
-  local_ = whole.defined() ? whole.narrow(0, rank * elements, elements) : at::zeros({elements}, type);
+  local_ = whole.defined() ? whole.narrow(0, rank * elements, elements) : at::zeros({elements}, options);
 }
 
 void FlatShard::for_each_range(const std::function<void(std::size_t, std::int64_t, std::int64_t, at::Tensor)>& visit) {

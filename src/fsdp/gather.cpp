@@ -2,6 +2,7 @@
 #include <ATen/ATen.h>
 
 #include "shardtune/core/error.h"
+#include "shardtune/core/ledger.h"
 #include "shardtune/core/ops.h"
 #include "unit.h"
 
@@ -95,7 +96,8 @@ void ShardedModel::reshard_to_inner(std::size_t index) {
   const auto keep = [&](FlatShard& shard, std::int64_t begin, std::int64_t room, std::int64_t width, at::Tensor& kept) {
     if (shard.empty() || room == 0) return;
     const std::int64_t bytes = shard.layout().full_elements() * width / mesh_.inner().size();
-    if (!kept.defined()) kept = at::empty({bytes}, at::kByte);
+    const LedgerScope scope(Purpose::kGatherBuffers);
+    if (!kept.defined()) kept = at::empty({bytes}, on_device(at::kByte));
     kept.copy_(buffer.narrow(0, begin + bytes * mesh_.inner().rank(), bytes));
   };
   const auto width = [](at::ScalarType type) { return static_cast<std::int64_t>(at::elementSize(type)); };
@@ -109,6 +111,7 @@ std::vector<at::Tensor> ShardedModel::gather_trained(std::size_t index, const at
   const Unit& unit = *units_[index];
   std::vector<at::Tensor> full(unit.spec.parameters.size());
   if (unit.trained.empty()) return full;
+  const LedgerScope scope(Purpose::kGatherBuffers);
   const at::Tensor buffer = at::empty({unit.trained.layout().full_elements()}, local.options());
   mesh_.shard().all_gather_start(ops::bytes_of(local), ops::bytes_of(buffer))->wait();
   unit.trained.views(buffer, unit.spec, full);

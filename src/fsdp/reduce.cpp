@@ -2,16 +2,19 @@
 #include <ATen/ATen.h>
 
 #include "shardtune/core/error.h"
+#include "shardtune/core/ledger.h"
 #include "shardtune/core/ops.h"
 #include "unit.h"
 
 namespace shardtune::fsdp {
 namespace {
 
-/// sum += part, element by element, in fp64.
+/// sum (fp64) += elements [first, first + its own) of `parts`, one by one.
 template <typename T>
-void add_in_fp64(at::Tensor& sum, const T* part) {
+void add_in_fp64(at::Tensor& sum, const at::Tensor& parts, std::int64_t first) {
+  if (sum.is_meta()) return;
   auto* to = sum.mutable_data_ptr<double>();
+  const T* part = parts.const_data_ptr<T>() + first;
   const std::int64_t count = sum.numel();
   for (std::int64_t i = 0; i < count; ++i) to[i] += static_cast<double>(part[i]);
 }
@@ -19,11 +22,11 @@ void add_in_fp64(at::Tensor& sum, const T* part) {
 /// The sum over a group's ranks, in rank order, of `sum` (fp64), which may have any length. Collective.
 void add_over(comm::Communicator& group, at::Tensor& sum) {
   const std::int64_t ranks = group.size(), count = sum.numel(), piece = (count + ranks - 1) / ranks;
-  at::Tensor padded = at::zeros({piece * ranks}, at::kDouble), received = at::empty_like(padded);
+  at::Tensor padded = at::zeros({piece * ranks}, sum.options()), received = at::empty_like(padded);
   padded.narrow(0, 0, count).copy_(sum);
   group.exchange_start(ops::bytes_of(padded), ops::bytes_of(received))->wait();
-  at::Tensor own = at::zeros({piece}, at::kDouble);
-  for (std::int64_t rank = 0; rank < ranks; ++rank) add_in_fp64(own, received.const_data_ptr<double>() + rank * piece);
+  at::Tensor own = at::zeros({piece}, sum.options());
+  for (std::int64_t rank = 0; rank < ranks; ++rank) add_in_fp64<double>(own, received, rank * piece);
   group.all_gather_start(ops::bytes_of(own), ops::bytes_of(padded))->wait();
   sum.copy_(padded.narrow(0, 0, count));
 }
@@ -50,11 +53,12 @@ void ShardedModel::reduce(std::size_t index, int use) {
   const std::int64_t shard = unit.trained.layout().shard_elements();
   if (shard == 0) return;
   at::Tensor& sum = unit.sums.at(static_cast<std::size_t>(use));
-  if (!sum.defined()) sum = at::zeros({shard}, at::kDouble);
+  const LedgerScope scope(Purpose::kGradients);
+  if (!sum.defined()) sum = at::zeros({shard}, on_device(at::kDouble));
   const at::Tensor full = gradient_buffers_[unit.pool].narrow(0, 0, unit.trained.layout().full_elements());
   comm::Communicator& group = mesh_.shard();
   if (group.size() == 1) {
-    add_in_fp64(sum, full.const_data_ptr<float>());
+    add_in_fp64<float>(sum, full, 0);
     return;
   }
   const at::Tensor received = receive_buffer_.narrow(0, 0, full.numel());
@@ -62,19 +66,21 @@ void ShardedModel::reduce(std::size_t index, int use) {
   if (send_buffer_.defined()) sent = send_buffer_.narrow(0, 0, full.numel()).copy_(full);
   group.exchange_start(ops::bytes_of(sent), ops::bytes_of(received))->wait();
   for (std::int64_t rank = 0; rank < group.size(); ++rank) {
-    if (settings_.reduce_type == at::kFloat) add_in_fp64(sum, received.const_data_ptr<float>() + rank * shard);
-    else add_in_fp64(sum, received.const_data_ptr<at::BFloat16>() + rank * shard);
+    if (settings_.reduce_type == at::kFloat) add_in_fp64<float>(sum, received, rank * shard);
+    else add_in_fp64<at::BFloat16>(sum, received, rank * shard);
   }
 }
 
 void ShardedModel::reduce_over_replicas() {
   if (mesh_.replicate().size() == 1) return;
+  const LedgerScope scope(Purpose::kGradients);
   for (auto& unit : units_)
     for (at::Tensor& sum : unit->sums)
       if (sum.defined()) add_over(mesh_.replicate(), sum);
 }
 
 at::Tensor ShardedModel::reduced_gradient(std::size_t index) const {
+  const LedgerScope scope(Purpose::kGradients);
   const Unit& unit = *units_[index];
   if (!unit.sums[1].defined()) {
     SHARDTUNE_CHECK(unit.sums[0].defined(), "unit {} has no gradient in this step", index);

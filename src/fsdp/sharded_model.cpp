@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "shardtune/core/error.h"
+#include "shardtune/core/ledger.h"
 #include "unit.h"
 
 namespace shardtune::fsdp {
@@ -55,12 +56,25 @@ ShardedModel::ShardedModel(std::vector<model::UnitSpec> stages, const ShardSetti
     for (std::size_t slot = 0; slot < stages[stage].parameters.size(); ++slot)
       if (stages[stage].parameters[slot].borrowed) borrower_ = Place{stage, slot};
   }
+  if (shared_base_ && !settings_.device.is_meta())
+    shared_base_entry_.emplace(Purpose::kHostShared, static_cast<std::int64_t>(shared_base_->bytes().size()));
   make_units(stages);
   choose_pools();
   make_buffers();
 }
 
 ShardedModel::~ShardedModel() = default;
+
+at::TensorOptions ShardedModel::on_device(at::ScalarType type) const {
+  return at::TensorOptions().device(settings_.device).dtype(type);
+}
+
+/// A unit's frozen parameters in the memory that the node shares; on shapes alone, a tensor of that size.
+at::Tensor ShardedModel::shared_part(std::int64_t first_byte, std::int64_t elements) {
+  const LedgerScope scope(Purpose::kHostShared);
+  if (settings_.device.is_meta()) return at::empty({elements}, on_device(settings_.base_type));
+  return at::from_blob(shared_base_->bytes().data() + first_byte, {elements}, at::dtype(settings_.base_type));
+}
 
 void ShardedModel::make_units(const std::vector<model::UnitSpec>& stages) {
   std::int64_t at_byte = 0;
@@ -71,11 +85,11 @@ void ShardedModel::make_units(const std::vector<model::UnitSpec>& stages) {
     at::Tensor whole;
     if (shared_base_) {
       const std::int64_t elements = layout_of(spec, false, holders.size()).full_elements();
-      whole = at::from_blob(shared_base_->bytes().data() + at_byte, {elements}, at::dtype(settings_.base_type));
+      whole = shared_part(at_byte, elements);
       at_byte += aligned(elements * width_of(settings_.base_type));
     }
-    FlatShard frozen(spec, false, settings_.base_type, holders.rank(), holders.size(), whole);
-    FlatShard trained(spec, true, at::kFloat, mesh_.shard().rank(), mesh_.shard().size());
+    FlatShard frozen(spec, false, on_device(settings_.base_type), holders.rank(), holders.size(), whole);
+    FlatShard trained(spec, true, on_device(at::kFloat), mesh_.shard().rank(), mesh_.shard().size());
     units_.push_back(std::make_unique<Unit>(std::move(spec), members, std::move(frozen), std::move(trained)));
   }
 }
@@ -98,13 +112,21 @@ std::size_t ShardedModel::layer_buffers() const {
   return std::min<std::size_t>(count, ahead ? 2 : 1);
 }
 
+/// Embedding and head may take one of two layer buffers that turn over: when the embedding is needed only one other unit is, and
+/// the head meets the last layer alone.
+bool ShardedModel::layers_lend_buffers(std::int64_t layer_bytes, std::int64_t other_bytes) const {
+  return layer_buffers() == 2 && settings_.policy.reshard != Reshard::kAfterBackward && !borrower_ &&
+         other_bytes <= layer_bytes;
+}
+
 void ShardedModel::make_buffers() {
+  const LedgerScope scope(Purpose::kGatherBuffers);
   const bool alone = mesh_.shard().size() == 1;
   std::array<std::int64_t, 3> bytes{}, trained_elements{};
   for (auto& unit : units_) {
     const std::int64_t trained = unit->trained.layout().full_elements();
     if (settings_.trained_type != at::kFloat)
-      unit->cast = at::empty({unit->trained.layout().shard_elements()}, settings_.trained_type);
+      unit->cast = at::empty({unit->trained.layout().shard_elements()}, on_device(settings_.trained_type));
     if (!alone) {
       unit->trained_bytes = aligned(trained * width_of(settings_.trained_type));
       if (!shared_base_)
@@ -113,17 +135,27 @@ void ShardedModel::make_buffers() {
     bytes[unit->pool] = std::max(bytes[unit->pool], unit->frozen_bytes + unit->trained_bytes);
     trained_elements[unit->pool] = std::max(trained_elements[unit->pool], trained);
   }
+  if (layers_lend_buffers(bytes[0], bytes[1])) {
+    for (auto& unit : units_)
+      if (unit->pool == 1) unit->pool = 0;
+    trained_elements[0] = std::max(trained_elements[0], trained_elements[1]);
+    bytes[1] = trained_elements[1] = 0;
+  }
   for (std::size_t p = 0; p < pools_.size(); ++p) {
-    gradient_buffers_[p] = at::empty({trained_elements[p]}, at::kFloat);
+    {
+      const LedgerScope gradients(Purpose::kGradients);
+      gradient_buffers_[p] = at::empty({trained_elements[p]}, on_device(at::kFloat));
+    }
     const std::size_t count = bytes[p] == 0 ? 0 : p == 0 ? layer_buffers() : 1;
-    for (std::size_t i = 0; i < count; ++i) pools_[p].buffers.push_back(at::empty({bytes[p]}, at::kByte));
+    for (std::size_t i = 0; i < count; ++i) pools_[p].buffers.push_back(at::empty({bytes[p]}, on_device(at::kByte)));
     pools_[p].occupants.resize(count);
   }
   // One rank alone sends nothing.
   if (alone) return;
+  const LedgerScope gradients(Purpose::kGradients);
   const std::int64_t largest = *std::max_element(trained_elements.begin(), trained_elements.end());
-  receive_buffer_ = at::empty({largest}, settings_.reduce_type);
-  if (settings_.reduce_type != at::kFloat) send_buffer_ = at::empty({largest}, settings_.reduce_type);
+  receive_buffer_ = at::empty({largest}, on_device(settings_.reduce_type));
+  if (settings_.reduce_type != at::kFloat) send_buffer_ = at::empty({largest}, on_device(settings_.reduce_type));
 }
 
 void ShardedModel::base_loaded() {

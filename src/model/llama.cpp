@@ -8,28 +8,37 @@
 
 namespace shardtune::model {
 
-RotaryTable::RotaryTable(const ModelConfig& config, at::ScalarType type)
-    : inverse_frequencies_(rotary_inverse_frequencies(config.rotary, config.head_dim)), type_(type) {}
+RotaryTable::RotaryTable(const ModelConfig& config, const at::TensorOptions& options)
+    : inverse_frequencies_(rotary_inverse_frequencies(config.rotary, config.head_dim)), options_(options) {}
+
+namespace {
+
+void fill_table(at::Tensor& cosine, at::Tensor& sine, const std::vector<float>& frequencies) {
+  if (cosine.is_meta()) return;
+  auto *c = cosine.mutable_data_ptr<float>(), *s = sine.mutable_data_ptr<float>();
+  for (std::int64_t position = 0; position < cosine.size(0); ++position)
+    for (const float frequency : frequencies) {
+      const float angle = static_cast<float>(position) * frequency;
+      *c++ = static_cast<float>(std::cos(static_cast<double>(angle)));
+      *s++ = static_cast<float>(std::sin(static_cast<double>(angle)));
+    }
+}
+
+}  // namespace
 
 void RotaryTable::lookup(std::span<const std::int32_t> positions, StepContext& context) {
   const auto half = static_cast<std::int64_t>(inverse_frequencies_.size());
   const std::int64_t needed = positions.empty() ? 0 : *std::max_element(positions.begin(), positions.end()) + 1;
   if (!cosine_.defined() || cosine_.size(0) < needed) {
-    at::Tensor cosine = at::empty({needed, half}, at::kFloat), sine = at::empty({needed, half}, at::kFloat);
-    auto *c = cosine.mutable_data_ptr<float>(), *s = sine.mutable_data_ptr<float>();
-    for (std::int64_t position = 0; position < needed; ++position)
-      for (std::int64_t i = 0; i < half; ++i) {
-        const float angle = static_cast<float>(position) * inverse_frequencies_[static_cast<std::size_t>(i)];
-        c[position * half + i] = static_cast<float>(std::cos(static_cast<double>(angle)));
-        s[position * half + i] = static_cast<float>(std::sin(static_cast<double>(angle)));
-      }
-    cosine_ = cosine.to(type_);
-    sine_ = sine.to(type_);
+    at::Tensor cosine = at::empty({needed, half}, options_.dtype(at::kFloat)), sine = at::empty_like(cosine);
+    fill_table(cosine, sine, inverse_frequencies_);
+    cosine_ = cosine.to(options_.dtype());
+    sine_ = sine.to(options_.dtype());
   }
   at::Tensor index = at::empty({static_cast<std::int64_t>(positions.size())}, at::kLong);
   std::copy(positions.begin(), positions.end(), index.mutable_data_ptr<std::int64_t>());
-  context.cosine = at::index_select(cosine_, 0, index);
-  context.sine = at::index_select(sine_, 0, index);
+  context.cosine = ops::take_rows(cosine_, index);
+  context.sine = ops::take_rows(sine_, index);
 }
 
 LlamaModel::LlamaModel(const ModelConfig& config, const LinearGroupFactory& factory, bool train_base)
@@ -105,7 +114,7 @@ LlamaModel::LossResult LlamaModel::loss(const at::Tensor& x, std::span<const std
     const std::int64_t count = std::min(chunk, rows.where.size(0) - first);
     const StepContext chunk_context = row_context.tokens(first, count);
     const at::Tensor positions = rows.where.narrow(0, first, count);
-    const at::Tensor hidden = at::index_select(x, 0, positions);
+    const at::Tensor hidden = ops::take_rows(x, positions);
     const at::Tensor normed = ops::rms_norm(hidden, norm, config_.norm_epsilon);
     at::Tensor logits = head_->forward(normed, head, chunk_context)[0];
     if (logits.scalar_type() != at::kBFloat16) logits = logits.to(at::kFloat);
@@ -113,8 +122,8 @@ LlamaModel::LossResult LlamaModel::loss(const at::Tensor& x, std::span<const std
     if (!want_gradient) continue;
     const at::Tensor logit_gradient = logits.to(x.scalar_type());
     const at::Tensor normed_gradient = head_->backward(normed, std::span(&logit_gradient, 1), head, chunk_context);
-    result.gradient.index_copy_(0, positions,
-                                ops::rms_norm_backward(normed_gradient, hidden, norm, config_.norm_epsilon, norm_sink));
+    ops::put_rows(result.gradient, positions,
+                  ops::rms_norm_backward(normed_gradient, hidden, norm, config_.norm_epsilon, norm_sink));
   }
   return result;
 }

@@ -2,6 +2,8 @@
 
 #include <ATen/ATen.h>
 
+#include "shardtune/core/ledger.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -11,6 +13,7 @@ double local_squared_norm(const std::vector<at::Tensor>& gradients) {
   double sum = 0;
   for (const at::Tensor& gradient : gradients) {
     if (!gradient.defined()) continue;
+    if (gradient.is_meta()) return 1;  // the planner's value
     const auto* g = gradient.const_data_ptr<float>();
     for (std::int64_t i = 0; i < gradient.numel(); ++i) sum += static_cast<double>(g[i]) * static_cast<double>(g[i]);
   }
@@ -23,6 +26,7 @@ float clip_coefficient(double norm, double max_norm) {
 }
 
 AdamW::AdamW(const OptimOptions& options, fsdp::ShardedModel& model) : options_(options), model_(model) {
+  const LedgerScope scope(Purpose::kOptimizer);
   exp_avg_.resize(model.units());
   exp_avg_sq_.resize(model.units());
   for (std::size_t unit = 0; unit < model.units(); ++unit) {
@@ -67,6 +71,7 @@ void AdamW::step(const std::vector<at::Tensor>& gradients, float gradient_scale,
   for (std::size_t unit = 0; unit < gradients.size(); ++unit) {
     if (!gradients[unit].defined()) continue;
     fsdp::FlatShard& shard = model_.trained(unit);
+    if (shard.local().is_meta()) continue;
     auto *p = shard.local().mutable_data_ptr<float>(), *m = exp_avg_[unit].mutable_data_ptr<float>(),
          *v = exp_avg_sq_[unit].mutable_data_ptr<float>();
     const auto* g = gradients[unit].const_data_ptr<float>();

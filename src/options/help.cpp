@@ -70,7 +70,7 @@ std::string markdown_row(const OptionSpec& spec) {
                      cell(spec.help), needs_text(spec));
 }
 
-constexpr std::string_view kMarkdownHead = R"(# Options of `shardtune train`
+constexpr std::string_view kMarkdownHead = R"(# Options of `shardtune train` and `shardtune plan`
 
 This page is made from the table in `src/options/option_table.cpp`. Do not edit it; write it anew with
 `build/shardtune help-markdown > docs/options.md`.
@@ -120,21 +120,24 @@ in the file.
 }  // namespace
 
 std::string help_text() {
-  std::string text = "Usage: mpirun -np RANKS shardtune train --config FILE [--NAME VALUE ...]\n\n" +
-                     wrap(
-                         "Fine-tunes a Llama model from a Hugging Face folder. mpirun or srun starts one process "
-                         "(rank) for each device; "
-                         "all ranks get the same options.",
-                         0) +
-                     "\nExamples:\n"
-                     "  mpirun -np 2 shardtune train --config configs/smollm2_lora_quickstart.ini\n"
-                     "  mpirun -np 2 shardtune train --config configs/smollm2_lora_quickstart.ini \\\n"
-                     "      --learning_rate 5e-4 --output_dir runs/second\n\n" +
-                     wrap(
-                         "A value on the command line wins over the environment (SHARDTUNE_<NAME> in upper case), that "
-                         "over the file of "
-                         "--config, and that over the default. A boolean may stand alone: --packing is --packing True.",
-                         0);
+  std::string text =
+      "Usage: mpirun -np RANKS shardtune train --config FILE [--NAME VALUE ...]\n\n" +
+      wrap(
+          "Fine-tunes a Llama model from a Hugging Face folder. mpirun or srun starts one process "
+          "(rank) for each device; "
+          "all ranks get the same options. 'shardtune plan' tells, without weights and without a GPU, what a rank of "
+          "such a job needs; it takes the same options and those of the group Planning.",
+          0) +
+      "\nExamples:\n"
+      "  mpirun -np 2 shardtune train --config configs/smollm2_lora_quickstart.ini\n"
+      "  mpirun -np 2 shardtune train --config configs/smollm2_lora_quickstart.ini \\\n"
+      "      --learning_rate 5e-4 --output_dir runs/second\n"
+      "  shardtune plan --config configs/llama70b_lora.ini --world_size 8\n\n" +
+      wrap(
+          "A value on the command line wins over the environment (SHARDTUNE_<NAME> in upper case), that "
+          "over the file of "
+          "--config, and that over the default. A boolean may stand alone: --packing is --packing True.",
+          0);
   std::string_view group;
   for (const OptionSpec& spec : option_table()) {
     if (spec.group != group) text += fmt::format("\n{}\n", group = spec.group);

@@ -12,6 +12,7 @@ using data::DataOptions;
 using fsdp::FsdpOptions;
 using model::ModelOptions;
 using optim::OptimOptions;
+using train::PlanOptions;
 using train::TrainOptions;
 
 /// The slot of a member of one of the parts of RunOptions.
@@ -45,6 +46,11 @@ auto in_train(Value TrainOptions::*value) {
   return in(&RunOptions::train, value);
 }
 
+template <typename Value>
+auto in_plan(Value PlanOptions::*value) {
+  return in(&RunOptions::plan, value);
+}
+
 // More steps, tokens or rows than any run has; a larger value is a slip of the finger.
 constexpr std::uint64_t kMaxSteps = 1'000'000'000;
 constexpr std::uint64_t kMaxTokens = 16'777'216;
@@ -72,6 +78,10 @@ OptionSpec only_with(const Needs& needs, OptionSpec spec) {
 /// Other tools, or older releases of the same, call it by these names.
 OptionSpec elsewhere(std::vector<std::string_view> names, OptionSpec spec) {
   spec.older_names = std::move(names);
+  return spec;
+}
+OptionSpec only_of(std::string_view command, OptionSpec spec) {
+  spec.command = command;
   return spec;
 }
 OptionSpec limited_to(Scope scope, OptionSpec spec) {
@@ -315,13 +325,34 @@ Rows output_rows() {
   };
 }
 
+Rows planning_rows() {
+  const std::string_view group = "Planning (shardtune plan)";
+  Rows rows = {
+      elsewhere({"num_processes", "nproc"}, {"world_size", group, "ranks", IntegerRange{1, 1'000'000},
+                                             in_plan(&PlanOptions::world_size), "Ranks of the job that is planned."}),
+      {"plan_rank", group, "", IntegerRange{0, 999'999}, in_plan(&PlanOptions::rank), "The rank whose part is shown."},
+      elsewhere({"nproc_per_node", "gpus_per_node"},
+                {"ranks_per_node", group, "ranks", IntegerRange{1, 1024}, in_plan(&PlanOptions::ranks_per_node),
+                 "Consecutive ranks that share a node."}),
+      {"plan_device", group, "", Choices{{"cuda", "cpu"}}, in_plan(&PlanOptions::device),
+       "Whose kernels' memory is counted: the GPU's, or this machine's processor."},
+      {"plan_document_tokens", group, "tokens", IntegerRange{0, kMaxTokens}, in_plan(&PlanOptions::document_tokens),
+       "Length of every document; rows are filled with them when packing. 0: a row is one document of max_length."},
+      {"plan_trained_fraction", group, "", NumberRange{.min = 0, .max = 1, .above_min = true},
+       in_plan(&PlanOptions::trained_fraction), "Share of a document's tokens that are trained on."},
+      {"plan_json", group, "", Text{"FILE"}, in_plan(&PlanOptions::json), "Write the figures there as JSON, too."},
+  };
+  for (OptionSpec& row : rows) row = only_of("plan", std::move(row));
+  return rows;
+}
+
 }  // namespace
 
 const std::vector<OptionSpec>& option_table() {
   static const Rows table = [] {
     Rows all;
     for (const auto rows : {general_rows, model_rows, data_rows, adapter_rows, sharding_rows, optimizer_rows,
-                            training_rows, evaluation_rows, output_rows}) {
+                            training_rows, evaluation_rows, output_rows, planning_rows}) {
       for (OptionSpec& row : rows()) all.push_back(std::move(row));
     }
     return all;
@@ -350,7 +381,7 @@ std::string nearest_option(std::string_view unknown) {
 }
 
 const std::vector<std::string_view>& commands() {
-  static const std::vector<std::string_view> names = {"train"};
+  static const std::vector<std::string_view> names = {"train", "plan"};
   return names;
 }
 

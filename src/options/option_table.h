@@ -58,11 +58,12 @@ struct OptionSpec {
   Allowed allowed;
   std::function<Slot(RunOptions&)> slot;
   std::string_view help;
-  bool required = false;
+  bool required = false;  ///< of `train`; the others want the model folder only
   std::optional<Needs> needs = std::nullopt;
   std::vector<std::string_view> older_names = {};  ///< other tools' names, used for suggestions only
   Scope scope = Scope::kEverywhere;
   std::string_view default_text = {};  ///< for --help, where the value alone would not tell what happens
+  std::string_view command = {};  ///< the only command that has it; empty: every one
 };
 
 /// Every option, in the order of --help. Parsing, help, documentation, suggestions and checks all read this table.

@@ -97,11 +97,12 @@ ParseResult parse_options(int argc, const char* const* argv, const char* const* 
     assign(given, result.options);
     winners.insert_or_assign(given.spec->name, std::move(given));
   }
-  check_required(winners);
+  check_required(winners, result.options.command);
   check_combinations(winners, result.options);
 
   for (const OptionSpec& spec : option_table()) {
     if (spec.scope == Scope::kCommandLineOnly) continue;
+    if (!spec.command.empty() && spec.command != result.options.command) continue;
     const auto given = winners.find(spec.name);
     result.effective.push_back({std::string(spec.name), value_text(spec, result.options),
                                 given == winners.end() ? "default" : given->second.source});

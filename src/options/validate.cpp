@@ -25,6 +25,15 @@ void check_needs(const Winners& winners, RunOptions& options) {
   }
 }
 
+void check_command(const Winners& winners, std::string_view command) {
+  for (const auto& [name, given] : winners) {
+    const OptionSpec& spec = *find_option(name);
+    if (!spec.command.empty() && spec.command != command)
+      fail(ErrorClass::kUsage, "{}: option {} is for 'shardtune {}'; remove it from '{}'", given.place, name,
+           spec.command, command);
+  }
+}
+
 void check_warmup(const Winners& winners, const optim::OptimOptions& optim) {
   const auto given = winners.find("warmup_steps");
   if (given == winners.end()) return;
@@ -45,10 +54,11 @@ void check_warmup(const Winners& winners, const optim::OptimOptions& optim) {
 
 }  // namespace
 
-void check_required(const Winners& winners) {
+void check_required(const Winners& winners, std::string_view command) {
   std::vector<std::string_view> missing;
   for (const OptionSpec& spec : option_table())
-    if (spec.required && !winners.contains(spec.name)) missing.push_back(spec.name);
+    if (spec.required && (command == "train" || spec.name == "model_name_or_path") && !winners.contains(spec.name))
+      missing.push_back(spec.name);
   if (missing.empty()) return;
   fail(ErrorClass::kUsage,
        "required option{} missing: {}; give {} on the command line (--{} VALUE) or in the file of --config",
@@ -56,6 +66,7 @@ void check_required(const Winners& winners) {
 }
 
 void check_combinations(const Winners& winners, RunOptions& options) {
+  check_command(winners, options.command);
   check_needs(winners, options);
   check_warmup(winners, options.optim);
   // A named checkpoint may lie elsewhere and start a run that replaces the one in output_dir.

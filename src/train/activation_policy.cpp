@@ -6,10 +6,12 @@
 #include <charconv>
 #include <fstream>
 #include <limits>
+#include <numeric>
 #include <optional>
 
 #include "shardtune/comm/agree.h"
 #include "shardtune/core/error.h"
+#include "shardtune/core/ledger.h"
 #include "shardtune/core/ops.h"
 #include "shardtune/train/metrics.h"
 
@@ -58,6 +60,12 @@ Tokens most_tokens(const Run& run) {
   return out;
 }
 
+/// Of the tensors that stand so far.
+std::int64_t live_bytes() {
+  const BytesByPurpose live = ledger().live();
+  return std::accumulate(live.begin(), live.end(), std::int64_t{0});
+}
+
 struct Estimate {
   std::int64_t least = 0;  ///< resident bytes with nothing kept
   std::int64_t per_layer = 0;  ///< more for each layer that is kept
@@ -75,15 +83,19 @@ Estimate estimate(const Run& run) {
   for (std::size_t unit = 0; unit < run.shards->units(); ++unit)
     trained += run.shards->trained(unit).layout().shard_elements();
   Estimate out;
+  std::int64_t resident = current_rss_bytes();
+  if (run.shapes_only) resident = live_bytes();
   // Moments are there already; the fp64 sums of the gradients and their fp32 form come with the first step.
-  out.least = current_rss_bytes() + trained * 12 + tokens * (walks * run.config.layers + 2) * input + slice * 3 * kept +
-              (96 << 20);
+  out.least =
+      resident + trained * 12 + tokens * (walks * run.config.layers + 2) * input + slice * 3 * kept + (96 << 20);
   out.per_layer = walks * tokens * kept;
   return out;
 }
 
 std::int64_t layers_that_fit(const Run& run) {
   const double gib = run.options.model.memory_budget_gib;
+  // A plan must not depend on the machine that makes it.
+  if (run.shapes_only && gib == 0) return 0;
   const Estimate need = estimate(run);
   const std::int64_t budget = gib > 0 ? static_cast<std::int64_t>(gib * (1ll << 30))
                                       : current_rss_bytes() + free_memory_bytes(run.mesh->node().size()) / 10 * 8;

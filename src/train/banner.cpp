@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "ledger_report.h"
 #include "shardtune/core/blas.h"
 
 namespace shardtune::train {
@@ -83,6 +84,12 @@ std::string describe_kept(std::size_t kept, std::size_t layers) {
                      layers);
 }
 
+LedgerPeak standing_ledger() {
+  LedgerPeak now{.phase = "before the first step"};
+  now.at_peak = now.own = ledger().live();
+  return now;
+}
+
 }  // namespace
 
 void print_banner(const Run& run, const options::ParseResult& parsed) {
@@ -102,6 +109,7 @@ void print_banner(const Run& run, const options::ParseResult& parsed) {
   text += describe_trained(run);
   text += describe_rows(run);
   text += fmt::format("steps: {} ({} per epoch)\n", run.total_steps, run.steps_per_epoch);
+  text += "memory of the tensors that stand before the first step, rank 0:\n" + ledger_table(standing_ledger());
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
 }

@@ -2,11 +2,13 @@
 #include <cmath>
 
 #include "activation_policy.h"
+#include "plan/synthetic_rows.h"
 #include "same_everywhere.h"
 #include "shardtune/adapters/peft_folder.h"
 #include "shardtune/comm/agree.h"
 #include "shardtune/core/error.h"
 #include "shardtune/core/ops.h"
+#include "shardtune/core/shape_only.h"
 #include "shardtune/train/run.h"
 
 namespace shardtune::train {
@@ -42,9 +44,13 @@ void read_data(Run& run) {
 void make_loaders(Run& run) {
   const TrainOptions& train = run.options.train;
   const std::int64_t ranks = run.communicator->size();
-  run.train_loader = std::make_unique<data::Loader>(
-      static_cast<std::int64_t>(run.train_rows.size()), train.per_device_train_batch_size, ranks,
-      train.gradient_accumulation_steps, run.options.data.shuffle, run.options.data.seed);
+  // Made-up rows stand for those of one step.
+  const std::int64_t rows = run.shapes_only
+                                ? train.per_device_train_batch_size * ranks * train.gradient_accumulation_steps
+                                : static_cast<std::int64_t>(run.train_rows.size());
+  run.train_loader =
+      std::make_unique<data::Loader>(rows, train.per_device_train_batch_size, ranks, train.gradient_accumulation_steps,
+                                     run.options.data.shuffle, run.options.data.seed);
   if (!run.eval_rows.empty())
     run.eval_loader = std::make_unique<data::Loader>(static_cast<std::int64_t>(run.eval_rows.size()),
                                                      train.per_device_eval_batch_size, ranks, 1, false, 0);
@@ -63,12 +69,18 @@ void make_model(Run& run, const std::set<std::string>& explicitly_set) {
   run.model = std::make_unique<model::LlamaModel>(run.config, factory, /*train_base=*/!run.lora);
 }
 
+at::Device device_of(const Run& run) { return run.shapes_only ? at::kMeta : at::kCPU; }
+
+bool plans_gpus(const Run& run) { return run.shapes_only && ops::planned_platform() == ops::Platform::kCuda; }
+
 /// Works the mesh out and cuts the model into units. Collective.
 fsdp::ShardSettings plan_sharding(Run& run) {
   comm::Communicator& world = *run.communicator;
   const std::unique_ptr<comm::Communicator> node = world.split_by_node();
-  fsdp::ShardSettings settings{
-      .base_type = run.precision.base, .trained_type = run.precision.trained, .reduce_type = run.precision.reduce};
+  fsdp::ShardSettings settings{.base_type = run.precision.base,
+                               .trained_type = run.precision.trained,
+                               .reduce_type = run.precision.reduce,
+                               .device = device_of(run)};
   comm::agree(world, [&] {
     run.policy = fsdp::make_policy(run.options.fsdp, world.size(), node->size());
     settings.policy = run.policy;
@@ -84,6 +96,11 @@ bool wants_shared_base(Run& run) {
     throw comm::AgreedError(
         ErrorClass::kUsage,
         "--share_base_on_node true: full fine-tuning has no frozen base to share; leave the option out");
+  if (plans_gpus(run)) {
+    if (run.options.fsdp.share_base_on_node != "true") return false;
+    throw comm::AgreedError(ErrorClass::kUsage,
+                            "--share_base_on_node true: GPUs have no memory in common; leave the option out");
+  }
   if (!run.lora || run.communicator->size() == 1 || run.options.fsdp.share_base_on_node == "false") return false;
   if (run.options.fsdp.share_base_on_node == "true") return true;
   // auto: where a node holds at least one whole copy anyway, and there is somebody to share it with.
@@ -122,16 +139,19 @@ std::int64_t total_step_count(const TrainOptions& options, std::int64_t steps_pe
 }
 
 std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communicator& communicator,
-                               const std::set<std::string>& explicitly_set) {
+                               const std::set<std::string>& explicitly_set,
+                               const std::optional<ShapesOnly>& shapes_only) {
   auto run = std::make_unique<Run>();
+  run->shapes_only = shapes_only;
   run->options = options;
   run->communicator = &communicator;
   comm::agree(communicator, [&] {
     run->config = model::read_config(options.model.model_name_or_path);
-    run->precision = choose_precision(options, run->config, ops::has_fp16());
+    run->precision = choose_precision(options, run->config, ops::has_fp16() || plans_gpus(*run));
     if (run->precision.loss_scaling) run->scaler.emplace();
     make_model(*run, explicitly_set);
-    read_data(*run);
+    if (shapes_only) run->train_rows = synthetic_rows(*shapes_only, options);
+    else read_data(*run);
     make_loaders(*run);
   });
   check_same_inputs(*run);
@@ -139,7 +159,7 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
   std::unique_ptr<comm::SharedMemory> base = make_shared_base(*run, settings);
   comm::agree(communicator, [&] {
     run->shards = std::make_unique<fsdp::ShardedModel>(run->model->units(), settings, *run->mesh, std::move(base));
-    load_weights(*run);
+    if (!shapes_only) load_weights(*run);
   });
   run->shards->base_loaded();
   comm::agree(communicator, [&] { run->optimizer = std::make_unique<optim::AdamW>(options.optim, *run->shards); });
@@ -147,7 +167,8 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
   comm::agree(communicator, [&] {
     StepSettings step{.compute_type = run->precision.compute,
                       .ffn_chunk_tokens = options.model.ffn_chunk_tokens,
-                      .seed = options.data.seed};
+                      .seed = options.data.seed,
+                      .device = device_of(*run)};
     run->kept_layers = static_cast<std::size_t>(std::count(kept.begin(), kept.end(), true));
     step.keep_layers = std::move(kept);
     run->engine = std::make_unique<StepEngine>(*run->model, *run->shards, run->policy, step);

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "ledger_report.h"
 #include "shardtune/io/files.h"
 
 namespace shardtune::train {
@@ -54,7 +55,8 @@ void MetricsWriter::train(const TrainMetrics& m) {
                              {"learning_rate", m.learning_rate},
                              {"tokens_per_second", m.tokens_per_second},
                              {"num_tokens", m.num_tokens},
-                             {"peak_rss_bytes", m.peak_rss_bytes}};
+                             {"peak_rss_bytes", m.peak_rss_bytes},
+                             {"peak_ledger_bytes", m.peak_ledger_bytes}};
   io::append_line(file_, line.dump());
   log_line(fmt::format(
       "step {}/{}  epoch {:.2f}  loss {:.4f}  grad_norm {:.4f}  lr {:.3e}  {:.0f} tokens/s  {} tokens  peak {:.2f} "
@@ -81,7 +83,9 @@ void MetricsWriter::finish(const FinalMetrics& m) {
                              {"train_runtime", m.train_runtime},
                              {"tokens_per_second", m.tokens_per_second},
                              {"num_tokens", m.num_tokens},
-                             {"peak_rss_bytes", m.peak_rss_bytes}};
+                             {"peak_rss_bytes", m.peak_rss_bytes},
+                             {"step_ledger", ledger_json(m.step_ledger)},
+                             {"step_collectives", counts_json(m.step_collectives)}};
   io::append_line(file_, line.dump());
   log_line(fmt::format("done at step {} in {}  mean loss {:.4f}  {:.0f} tokens/s  peak {:.2f} GiB/rank", m.step,
                        format_duration(m.train_runtime), m.train_loss, m.tokens_per_second,

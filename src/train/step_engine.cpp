@@ -1,6 +1,10 @@
 #include "shardtune/train/step_engine.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include "shardtune/core/ledger_allocator.h"
+#include "shardtune/core/work.h"
 
 namespace shardtune::train {
 namespace {
@@ -11,12 +15,31 @@ at::Tensor ids_tensor(const std::vector<std::int32_t>& ids) {
   return out;
 }
 
+/// What a layer keeps for backward counts as that.
+void book_kept(const model::LayerSaved& saved) {
+  for (const model::SliceSaved& slice : saved.slices) {
+    for (const at::Tensor* tensor :
+         {&slice.q, &slice.k, &slice.v, &slice.attended, &slice.middle, &slice.gate, &slice.up})
+      ops::book(*tensor, Purpose::kKeptActivations);
+    for (const at::Tensor& tensor : slice.attention.outputs) ops::book(tensor, Purpose::kKeptActivations);
+    for (const at::Tensor& tensor : slice.attention.logsumexps) ops::book(tensor, Purpose::kKeptActivations);
+  }
+}
+
 }  // namespace
 
 StepEngine::StepEngine(const model::LlamaModel& model, fsdp::ShardedModel& shards, const fsdp::Policy& policy,
                        const StepSettings& settings)
     : model_(model), shards_(shards), schedule_(shards, policy, model.config().tied_embeddings), settings_(settings),
-      rotary_(model.config(), settings.compute_type) {}
+      rotary_(model.config(), at::TensorOptions().device(settings.device).dtype(settings.compute_type)) {}
+
+void StepEngine::announce(const char* verb, std::size_t stage) const {
+  std::string name = stage == 0       ? fmt::format("{} embedding", verb)
+                     : is_head(stage) ? fmt::format("{} head", verb)
+                                      : fmt::format("{} layer {}", verb, stage - 1);
+  if (work_listener() != nullptr) work_listener()->phase(name);
+  ledger().set_phase(std::move(name));
+}
 
 StepEngine::Walk StepEngine::make_walk(const data::MicroBatch& batch, std::int64_t step, bool training) {
   Walk walk;
@@ -29,6 +52,7 @@ StepEngine::Walk StepEngine::make_walk(const data::MicroBatch& batch, std::int64
   walk.context.segments = batch.segments;
   walk.context.samples = batch.samples;
   walk.context.document_positions = batch.document_positions;
+  const LedgerScope scope(Purpose::kTables);
   rotary_.lookup(batch.positions, walk.context);
   walk.ids = ids_tensor(batch.ids);
   return walk;
@@ -36,21 +60,31 @@ StepEngine::Walk StepEngine::make_walk(const data::MicroBatch& batch, std::int64
 
 void StepEngine::forward_unit(std::size_t unit, Walk& walk, bool training) {
   if (walk.batch->empty()) return;
+  const LedgerScope scope(Purpose::kWorkspace);
   for (const std::size_t stage : shards_.stages_of(unit)) {
     if (is_head(stage)) return;
+    announce(training ? "forward" : "evaluation", stage);
     const model::UnitTensors& tensors = shards_.stage(stage);
     if (stage == 0) {
       walk.x = model_.embed(walk.ids, tensors, settings_.compute_type);
+      ops::book(walk.x, Purpose::kStream);
       continue;
     }
     const std::size_t layer = stage - 1;
-    if (training) walk.saved[layer].input = walk.x;
+    if (training) {
+      ops::book(walk.x, Purpose::kKeptActivations);
+      walk.saved[layer].input = walk.x;
+    }
     walk.x = model_.layer(layer).forward(walk.x, tensors, walk.context,
                                          training && keeps(layer) ? &walk.saved[layer] : nullptr);
+    ops::book(walk.x, Purpose::kStream);
+    if (training) book_kept(walk.saved[layer]);
   }
 }
 
 void StepEngine::backward_stage(std::size_t stage, Walk& walk) {
+  const LedgerScope scope(Purpose::kWorkspace);
+  announce("backward", stage);
   model::UnitTensors& tensors = shards_.stage(stage);
   if (stage == 0) {
     at::Tensor& table = tensors.gradients[model::LlamaModel::kEmbeddingSlot];
@@ -59,6 +93,7 @@ void StepEngine::backward_stage(std::size_t stage, Walk& walk) {
   }
   const model::DecoderLayer& layer = model_.layer(stage - 1);
   walk.gradient = layer.backward(std::move(walk.gradient), std::move(walk.saved[stage - 1]), tensors, walk.context);
+  ops::book(walk.gradient, Purpose::kStream);
 }
 
 void StepEngine::backward_unit(std::size_t unit, Walk& walk) {
@@ -76,10 +111,13 @@ void StepEngine::turn(Walk& walk, double scale) {
   forward_unit(unit, walk, /*training=*/true);
   shards_.zero_gradients(unit);
   if (!walk.batch->empty()) {
+    const LedgerScope scope(Purpose::kLoss);
+    announce("turn at", model_.head_unit());
     const auto loss = model_.loss(walk.x, walk.batch->targets, shards_.stage(model_.head_unit()), walk.context, scale,
                                   /*want_gradient=*/true);
     walk.loss = loss.loss_sum;
     walk.gradient = loss.gradient;
+    ops::book(walk.gradient, Purpose::kStream);
     walk.x.reset();
     const auto& stages = shards_.stages_of(unit);
     for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage)
@@ -131,6 +169,7 @@ void StepEngine::walk_forward(Walk& walk, F at_head) {
 double StepEngine::evaluate(const data::MicroBatch& batch) {
   Walk walk = make_walk(batch, 0, /*training=*/false);
   walk_forward(walk, [&](model::UnitTensors& head) {
+    const LedgerScope scope(Purpose::kLoss);
     walk.loss = model_.loss(walk.x, walk.batch->targets, head, walk.context, 1.0, /*want_gradient=*/false).loss_sum;
   });
   return walk.loss;

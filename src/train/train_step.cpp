@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "shardtune/comm/agree.h"
+#include "shardtune/core/ops.h"
 #include "shardtune/optim/schedule.h"
 
 namespace shardtune::train {
@@ -14,21 +15,22 @@ struct Counts {
   std::int64_t targets = 0, tokens = 0, failed = 0;
 };
 
-/// This rank's micro-batches, and the step's counts over all ranks. The one place where data can fail inside a step.
-Counts collect(Run& run, const data::LoaderPosition& position, std::vector<data::MicroBatch>& batches) {
+/// This rank's micro-batches. The one place where data can fail inside a step.
+std::vector<data::MicroBatch> collect(const Run& run, const data::LoaderPosition& position) {
   const std::int64_t slots = run.train_loader->slots(position.step_in_epoch);
-  std::optional<comm::Failure> failure;
-  Counts local;
-  try {
-    for (std::int64_t slot = 0; slot < slots; ++slot) {
-      batches.push_back(data::collate(run.train_rows, run.train_loader->rows(position.epoch, position.step_in_epoch,
-                                                                             slot, run.communicator->rank())));
-      local.targets += batches.back().target_count;
-      local.tokens += static_cast<std::int64_t>(batches.back().ids.size());
-    }
-  } catch (...) {
-    failure = comm::current_failure();
-    local.failed = 1;
+  std::vector<data::MicroBatch> batches;
+  for (std::int64_t slot = 0; slot < slots; ++slot)
+    batches.push_back(data::collate(run.train_rows, run.train_loader->rows(position.epoch, position.step_in_epoch, slot,
+                                                                           run.communicator->rank())));
+  return batches;
+}
+
+/// The step's counts over all ranks, which learn here whether one of them failed. Collective.
+Counts count(Run& run, const std::vector<data::MicroBatch>& batches, const std::optional<comm::Failure>& failure) {
+  Counts local{.failed = failure ? 1 : 0};
+  for (const data::MicroBatch& batch : batches) {
+    local.targets += batch.target_count;
+    local.tokens += static_cast<std::int64_t>(batch.ids.size());
   }
   Counts all;
   for (const Counts& rank : run.communicator->gather_values(local)) {
@@ -91,7 +93,18 @@ bool skips(Run& run, double norm) {
 
 StepResult train_step(Run& run, const data::LoaderPosition& position, std::int64_t step) {
   std::vector<data::MicroBatch> batches;
-  const Counts counts = collect(run, position, batches);
+  std::optional<comm::Failure> failure;
+  try {
+    batches = collect(run, position);
+  } catch (...) {
+    failure = comm::current_failure();
+  }
+  return train_step(run, batches, step, failure);
+}
+
+StepResult train_step(Run& run, const std::vector<data::MicroBatch>& batches, std::int64_t step,
+                      const std::optional<comm::Failure>& failure) {
+  const Counts counts = count(run, batches, failure);
   if (counts.targets == 0)
     throw comm::AgreedError(ErrorClass::kBadData,
                             fmt::format("step {} has no trained token: every label in it is ignored", step + 1));
@@ -127,7 +140,7 @@ void check_weights_finite(Run& run) {
   comm::agree(*run.communicator, [&] {
     for (std::size_t unit = 0; unit < run.shards->units(); ++unit) {
       const fsdp::FlatShard& shard = run.shards->trained(unit);
-      if (!shard.empty() && !at::isfinite(shard.local()).all().item<bool>())
+      if (!shard.empty() && !ops::all_finite(shard.local()))
         fail(ErrorClass::kNonFinite,
              "trained weights of {} are not finite; nothing is written. Lower --learning_rate, or raise "
              "--adam_epsilon",

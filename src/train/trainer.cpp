@@ -9,6 +9,7 @@
 #include <set>
 
 #include "banner.h"
+#include "ledger_report.h"
 #include "output_folder.h"
 #include "progress.h"
 #include "same_everywhere.h"
@@ -63,10 +64,14 @@ class Trainer {
                        .epoch = epoch(),
                        .train_runtime = seconds,
                        .num_tokens = state_.num_tokens,
-                       .peak_rss_bytes = peak_of_ranks()};
+                       .peak_rss_bytes = peak_of_ranks(),
+                       .step_ledger = step_peak_,
+                       .step_collectives = step_collectives_};
     final.train_loss = (state_.loss_sum - loss_before) / static_cast<double>(state_.step - first);
     final.tokens_per_second = static_cast<double>(state_.num_tokens - tokens_before) / training_seconds_;
     export_result(final);
+    say(fmt::format("memory of a step's tensors on rank 0: {:.4f} GB at most, in {}\n{}",
+                    static_cast<double>(step_peak_.bytes) / 1e9, step_peak_.phase, ledger_table(step_peak_)));
     if (writer_) writer_->finish(final);
   }
 
@@ -111,15 +116,22 @@ class Trainer {
     std::fflush(stdout);
   }
 
-  std::int64_t peak_of_ranks() {
-    const auto peaks = communicator_.gather_values(peak_rss_bytes());
+  std::int64_t peak_of_ranks() { return largest(peak_rss_bytes()); }
+
+  std::int64_t largest(std::int64_t mine) {
+    const auto peaks = communicator_.gather_values(mine);
     return *std::max_element(peaks.begin(), peaks.end());
   }
 
   void one_step() {
     const auto begin = Clock::now();
+    run_.mesh->reset_counts();
+    ledger().start_window();
     const StepResult result = train_step(run_, state_.position, state_.step);
     training_seconds_ += seconds_since(begin);
+    step_peak_ = ledger().peak();
+    step_collectives_ = run_.mesh->counts();
+    window_peak_ = std::max(window_peak_, step_peak_.bytes);
     ++state_.step;
     ++steps_here_;
     state_.loss_sum += result.loss;
@@ -160,7 +172,9 @@ class Trainer {
                          .learning_rate = result.learning_rate,
                          .tokens_per_second = static_cast<double>(window_tokens_) / seconds_since(window_start_),
                          .num_tokens = state_.num_tokens,
-                         .peak_rss_bytes = peak_of_ranks()};
+                         .peak_rss_bytes = peak_of_ranks(),
+                         .peak_ledger_bytes = largest(window_peak_)};
+    window_peak_ = 0;
     metrics.seconds_left = seconds_left();
     write([&] { writer_->train(metrics); });
     window_loss_ = 0;
@@ -218,6 +232,9 @@ class Trainer {
   checkpoint::RunState state_;
   Clock::time_point window_start_ = Clock::now();
   double window_loss_ = 0, training_seconds_ = 0;
+  LedgerPeak step_peak_;
+  comm::Counts step_collectives_;
+  std::int64_t window_peak_ = 0;
   std::int64_t window_tokens_ = 0, window_steps_ = 0, steps_here_ = 0;
 };
 

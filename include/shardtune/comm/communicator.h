@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -58,8 +59,10 @@ class Communicator {
   /// Small blocking gather for scalars and verdicts.
   virtual void gather_control(std::span<const std::byte> local, std::span<std::byte> full) = 0;
 
-  /// A communicator of the ranks that give the same color, in the order of this one. Collective.
-  virtual std::unique_ptr<Communicator> split(int color) = 0;
+  /// The color of a rank of this communicator: the same function on all ranks.
+  using ColorOf = std::function<int(int rank)>;
+  /// A communicator of the ranks of the same color, in the order of this one. Collective.
+  virtual std::unique_ptr<Communicator> split(const ColorOf& color_of) = 0;
   /// A communicator of the ranks of this one that run on the same node. Collective.
   virtual std::unique_ptr<Communicator> split_by_node() = 0;
   /// Zeroed memory for all ranks, which must run on one node. Error(kOutOfMemory) when there is none. Collective.

@@ -66,6 +66,13 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
 /// Gradients for gate and up, written over them.
 void swiglu_backward(const at::Tensor& gradient, at::Tensor& gate, at::Tensor& up);
 
+/// Rows `which` [n] (int64, on the host) of x [N, D].
+at::Tensor take_rows(const at::Tensor& x, const at::Tensor& which);
+/// Rows `which` of x := rows [n, D].
+void put_rows(at::Tensor& x, const at::Tensor& which, const at::Tensor& rows);
+/// On shapes alone: true.
+bool all_finite(const at::Tensor& x);
+
 /// Rows ids [N] of table [V, D].
 at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids);
 /// sink [V, D] (fp32) += rows of gradient [N, D] at ids, but for rows of id `padding` (-1: none).

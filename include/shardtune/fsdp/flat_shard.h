@@ -22,8 +22,8 @@ class FlatShard {
  public:
   /// Takes the unit's parameters that are trainable (or not) and not borrowed. `whole`, when defined, is memory for all ranks'
   /// shards [full_elements] that the ranks have in common: local() is then a part of it.
-  FlatShard(const model::UnitSpec& unit, bool trained, at::ScalarType type, std::int64_t rank, std::int64_t ranks,
-            const at::Tensor& whole = {});
+  FlatShard(const model::UnitSpec& unit, bool trained, const at::TensorOptions& options, std::int64_t rank,
+            std::int64_t ranks, const at::Tensor& whole = {});
 
   bool empty() const { return layout_.tensors() == 0; }
   const ShardLayout& layout() const { return layout_; }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "shardtune/comm/mesh.h"
+#include "shardtune/core/ledger.h"
 #include "shardtune/fsdp/flat_shard.h"
 #include "shardtune/fsdp/policy.h"
 #include "shardtune/model/parameters.h"
@@ -17,6 +18,7 @@ struct ShardSettings {
   at::ScalarType base_type = at::kFloat;  ///< storage of frozen parameters
   at::ScalarType trained_type = at::kFloat;  ///< in which trained parameters are gathered and used; masters are fp32
   at::ScalarType reduce_type = at::kFloat;  ///< in which gradients travel; sums are fp64
+  at::Device device = at::kCPU;  ///< where shards and buffers lie
 };
 
 /// Every rank keeps a part of each unit, gathers the unit when it is needed and lets it go afterwards. A unit holds one or more
@@ -87,10 +89,13 @@ class ShardedModel {
     std::vector<std::optional<std::size_t>> occupants;
   };
 
+  at::TensorOptions on_device(at::ScalarType type) const;
+  at::Tensor shared_part(std::int64_t first_byte, std::int64_t elements);
   void make_units(const std::vector<model::UnitSpec>& stages);
   void choose_pools();
   void make_buffers();
   std::size_t layer_buffers() const;
+  bool layers_lend_buffers(std::int64_t layer_bytes, std::int64_t other_bytes) const;
   at::Tensor take_buffer(std::size_t unit);
   void start_gather(std::size_t unit);
   void gather_part(Unit& unit, FlatShard& shard, at::Tensor local, const at::Tensor& into);
@@ -102,6 +107,7 @@ class ShardedModel {
   comm::Mesh& mesh_;
   ShardSettings settings_;
   std::unique_ptr<comm::SharedMemory> shared_base_;
+  std::optional<LedgerEntry> shared_base_entry_;  ///< a window is no tensor's memory
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<std::size_t> unit_of_;  ///< by stage
   std::vector<model::UnitTensors> stages_;

@@ -8,13 +8,13 @@ namespace shardtune::model {
 /// cos and sin of every position, grown when a longer row comes.
 class RotaryTable {
  public:
-  RotaryTable(const ModelConfig& config, at::ScalarType type);
+  RotaryTable(const ModelConfig& config, const at::TensorOptions& options);
   /// Fills context.cosine and context.sine [N, E/2] for positions [N].
   void lookup(std::span<const std::int32_t> positions, StepContext& context);
 
  private:
   std::vector<float> inverse_frequencies_;
-  at::ScalarType type_;
+  at::TensorOptions options_;
   at::Tensor cosine_, sine_;  ///< [positions, E/2]
 };
 

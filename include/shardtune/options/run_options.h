@@ -13,7 +13,7 @@ namespace shardtune::options {
 
 /// All options of one run. Every module owns its part; this module only fills them.
 struct RunOptions {
-  std::string command;  ///< "train"
+  std::string command;  ///< train | plan
   std::string config;  ///< INI file the options were read from, "" for none
   model::ModelOptions model;
   data::DataOptions data;
@@ -21,6 +21,7 @@ struct RunOptions {
   fsdp::FsdpOptions fsdp;
   optim::OptimOptions optim;
   train::TrainOptions train;
+  train::PlanOptions plan;
 };
 
 /// One effective option: what --help, the start banner and the checkpoint show.

@@ -5,6 +5,9 @@
 #include <optional>
 #include <string>
 
+#include "shardtune/comm/communicator.h"
+#include "shardtune/core/ledger.h"
+
 namespace shardtune::train {
 
 /// One training line: values over the steps since the last line.
@@ -17,6 +20,8 @@ struct TrainMetrics {
   double tokens_per_second = 0;
   std::int64_t num_tokens = 0;  ///< since the start of training, all ranks
   std::int64_t peak_rss_bytes = 0;  ///< largest of any rank
+  std::int64_t peak_ledger_bytes =
+      0;  ///< most that the tensors of a step since the last line took, largest of any rank
   double seconds_left = 0;
 };
 
@@ -36,6 +41,8 @@ struct FinalMetrics {
   double tokens_per_second = 0;
   std::int64_t num_tokens = 0;
   std::int64_t peak_rss_bytes = 0;
+  LedgerPeak step_ledger;  ///< of the last step, rank 0
+  comm::Counts step_collectives;  ///< of the last step, rank 0
 };
 
 /// Writes OUTPUT_DIR/metrics.jsonl (one JSON object a line, full precision) and the batch log. Only rank 0 has one.

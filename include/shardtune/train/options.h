@@ -23,4 +23,15 @@ struct TrainOptions {
   std::string resume_from_checkpoint;  ///< "", a folder, or "true" for the newest complete one in output_dir
 };
 
+/// What `shardtune plan` assumes of a job, besides the options of the run itself.
+struct PlanOptions {
+  std::int64_t world_size = 1;  ///< ranks of the job
+  std::int64_t rank = 0;  ///< the one that is planned
+  std::int64_t ranks_per_node = 8;
+  std::string device = "cuda";  ///< cuda | cpu: whose kernels' memory is counted
+  std::int64_t document_tokens = 0;  ///< of every document; 0: a row is one document
+  double trained_fraction = 1;  ///< of a document's tokens, its last ones, that are trained on
+  std::string json;  ///< file for the figures; "": none
+};
+
 }  // namespace shardtune::train

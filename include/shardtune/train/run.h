@@ -20,10 +20,17 @@
 
 namespace shardtune::train {
 
+/// A run on shapes alone, for the planner: no file but config.json is read, rows are made up, tensors lie on the Meta device.
+struct ShapesOnly {
+  std::int64_t document_tokens = 0;  ///< 0: a row is one document
+  double trained_fraction = 1;
+};
+
 /// Everything a training run consists of, in the order in which it is built. Members refer to earlier ones.
 struct Run {
   options::RunOptions options;
   comm::Communicator* communicator = nullptr;
+  std::optional<ShapesOnly> shapes_only;
   std::unique_ptr<comm::Mesh> mesh;
   fsdp::Policy policy;
   model::ModelConfig config;
@@ -46,7 +53,8 @@ struct Run {
 /// contradict an adapter folder. Rank-local failures are agreed before each collective, and so is that all ranks read the same.
 /// Collective.
 std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communicator& communicator,
-                               const std::set<std::string>& explicitly_set = {});
+                               const std::set<std::string>& explicitly_set = {},
+                               const std::optional<ShapesOnly>& shapes_only = {});
 
 /// Fills this rank's shards: base weights from the model folder (own byte ranges only), adapters from the PEFT folder or from
 /// the seed. No communication.

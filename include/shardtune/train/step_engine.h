@@ -16,6 +16,7 @@ struct StepSettings {
   std::vector<bool> keep_layers{};
   std::int64_t ffn_chunk_tokens = 0;  ///< see model::StepContext
   std::uint64_t seed = 42;  ///< keys dropout
+  at::Device device = at::kCPU;
 };
 
 /// Runs micro-batches through the sharded model: a plain loop over units in which every collective can be read in order, with
@@ -48,6 +49,8 @@ class StepEngine {
   };
 
   Walk make_walk(const data::MicroBatch& batch, std::int64_t step, bool training);
+  /// Names what comes for the ledger and the work listener.
+  void announce(const char* verb, std::size_t stage) const;
   bool is_head(std::size_t stage) const { return stage == model_.head_unit(); }
   bool keeps(std::size_t layer) const { return layer < settings_.keep_layers.size() && settings_.keep_layers[layer]; }
 

@@ -1,4 +1,8 @@
 #pragma once
+#include <optional>
+#include <vector>
+
+#include "shardtune/comm/agree.h"
 #include "shardtune/data/loader.h"
 #include "shardtune/train/run.h"
 
@@ -16,6 +20,10 @@ struct StepResult {
 /// AdamW. `step` counts from 0. A failure on one rank before the first gather, a step without targets, and a loss or norm that
 /// is not finite end the run on all ranks with AgreedError, before any weight has changed. Collective.
 StepResult train_step(Run& run, const data::LoaderPosition& position, std::int64_t step);
+
+/// The same for micro-batches that the caller made, or the reason why this rank has none. Collective.
+StepResult train_step(Run& run, const std::vector<data::MicroBatch>& batches, std::int64_t step,
+                      const std::optional<comm::Failure>& failure = {});
 
 /// Refuses to go on when a trained weight is not finite: called before anything is written. AgreedError(kNonFinite). Collective.
 void check_weights_finite(Run& run);

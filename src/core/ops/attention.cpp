@@ -1,7 +1,9 @@
 #include <ATen/ATen.h>
 
+#include "attention_twin.h"
 #include "shardtune/core/error.h"
 #include "shardtune/core/ops.h"
+#include "shardtune/core/shape_only.h"
 
 namespace shardtune::ops {
 namespace {
@@ -63,18 +65,34 @@ void place(at::Tensor& result, const at::Tensor& part, at::IntArrayRef shape, co
   batch_view(result, group).copy_(part);
 }
 
+/// The kernels of LibTorch's CPU, or what they allocate.
+std::tuple<at::Tensor, at::Tensor> flash_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  if (q.is_meta()) return cpu_flash_forward_twin(q);
+  return at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, /*is_causal=*/true);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> flash_backward(const at::Tensor& gradient, const at::Tensor& q,
+                                                              const at::Tensor& k, const at::Tensor& v,
+                                                              const at::Tensor& out, const at::Tensor& logsumexp) {
+  if (q.is_meta()) return cpu_flash_backward_twin(q, k, v);
+  return at::_scaled_dot_product_flash_attention_for_cpu_backward(gradient, q, k, v, out, logsumexp, 0.0,
+                                                                  /*is_causal=*/true);
+}
+
 }  // namespace
 
 at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      std::span<const std::int32_t> segments, AttentionSaved* saved) {
   const std::int64_t tokens = q.size(0), heads = q.size(1), width = q.size(2);
   const std::vector<Group> groups = group_segments(segments);
+  tell_attention(q, segments, /*backward=*/false);
+  if (!goes_cpu_way(q)) return attention_twin(q, saved);
   at::Tensor result;
   for (const Group& group : groups) {
     const at::Tensor qg = kernel_input(batch_view(q, group));
     const at::Tensor kg = repeat_heads(kernel_input(batch_view(k, group)), heads);
     const at::Tensor vg = repeat_heads(kernel_input(batch_view(v, group)), heads);
-    auto [out, lse] = at::_scaled_dot_product_flash_attention_for_cpu(qg, kg, vg, 0.0, /*is_causal=*/true);
+    auto [out, lse] = flash_forward(qg, kg, vg);
     place(result, out, q.sizes(), group, groups.size(), q.scalar_type());
     if (saved != nullptr) {
       saved->outputs.push_back(out.scalar_type() == result.scalar_type() ? batch_view(result, group) : out);
@@ -90,6 +108,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
                                                                   std::span<const std::int32_t> segments,
                                                                   const AttentionSaved& saved) {
   const std::int64_t heads = q.size(1), kv_heads = k.size(1);
+  tell_attention(q, segments, /*backward=*/true);
+  if (!goes_cpu_way(q)) return attention_backward_twin(q, k, v, segments);
   at::Tensor gq, gk, gv;
   const at::Tensor g = gradient.view({q.size(0), heads, q.size(2)});
   const std::vector<Group> groups = group_segments(segments);
@@ -100,8 +120,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
     const at::Tensor qg = kernel_input(batch_view(q, group));
     const at::Tensor kg = repeat_heads(kernel_input(batch_view(k, group)), heads);
     const at::Tensor vg = repeat_heads(kernel_input(batch_view(v, group)), heads);
-    const auto [dq, dk, dv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-        kernel_input(batch_view(g, group)), qg, kg, vg, saved.outputs[i], saved.logsumexps[i], 0.0, /*is_causal=*/true);
+    const auto [dq, dk, dv] =
+        flash_backward(kernel_input(batch_view(g, group)), qg, kg, vg, saved.outputs[i], saved.logsumexps[i]);
     place(gq, dq, q.sizes(), group, groups.size(), q.scalar_type());
     place(gk, sum_heads(dk, kv_heads), k.sizes(), group, groups.size(), k.scalar_type());
     place(gv, sum_heads(dv, kv_heads), v.sizes(), group, groups.size(), v.scalar_type());

@@ -118,6 +118,7 @@ void gemm_fp32(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b, bool a
     return;
   }
   const Operand left = operand(a), right = operand(b);
+  if (sum.is_meta()) return;
   in_use().sgemm(kRowMajor, left.transposition, right.transposition, static_cast<int>(n), static_cast<int>(m),
                  static_cast<int>(k), 1.0f, left.kept.const_data_ptr<float>(), left.stride,
                  right.kept.const_data_ptr<float>(), right.stride, add ? 1.0f : 0.0f, sum.mutable_data_ptr<float>(),

@@ -9,6 +9,7 @@ at::Tensor dropout(const at::Tensor& x, const DropoutKey& key) {
   const std::int64_t width = x.size(1);
   const at::Tensor input = x.to(at::kFloat).contiguous();
   at::Tensor result = at::empty(input.sizes(), input.options());
+  if (input.is_meta()) return result.to(x.scalar_type());
   const auto* from = input.const_data_ptr<float>();
   auto* to = result.mutable_data_ptr<float>();
   at::parallel_for(0, x.size(0), 8, [&](std::int64_t begin, std::int64_t end) {

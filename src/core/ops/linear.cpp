@@ -3,6 +3,8 @@
 #include "gemm.h"
 #include "shardtune/core/error.h"
 #include "shardtune/core/ops.h"
+#include "shardtune/core/shape_only.h"
+#include "tell.h"
 
 namespace shardtune::ops {
 
@@ -41,8 +43,9 @@ Dtype dtype_of(at::ScalarType type) {
 }
 
 std::span<std::byte> bytes_of(const at::Tensor& tensor) {
-  SHARDTUNE_CHECK(tensor.is_contiguous() && tensor.device().is_cpu(),
+  SHARDTUNE_CHECK(tensor.is_contiguous() && (tensor.is_cpu() || tensor.is_meta()),
                   "bytes of a tensor that is not plain host memory");
+  if (tensor.is_meta()) return {static_cast<std::byte*>(nullptr), static_cast<std::size_t>(tensor.nbytes())};
   return {static_cast<std::byte*>(tensor.mutable_data_ptr()), static_cast<std::size_t>(tensor.nbytes())};
 }
 
@@ -67,7 +70,7 @@ bool has_fp16() {
 namespace {
 
 bool through_fp32(const at::Tensor& x) {
-  return x.device().is_cpu() && x.scalar_type() != at::kFloat && x.scalar_type() != at::kDouble &&
+  return goes_cpu_way(x) && x.scalar_type() != at::kFloat && x.scalar_type() != at::kDouble &&
          !(x.scalar_type() == at::kBFloat16 && has_fast_bf16());
 }
 
@@ -81,7 +84,8 @@ at::Tensor matmul(const at::Tensor& a, const at::Tensor& b) {
 
 void add_matmul(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
   const bool add = sum.defined();
-  if (!a.device().is_cpu() || !(through_fp32(a) || a.scalar_type() == at::kFloat)) {
+  tell_matmul(a.scalar_type(), a.size(0), a.size(1), b.size(1));
+  if (!goes_cpu_way(a) || !(through_fp32(a) || a.scalar_type() == at::kFloat)) {
     if (add) sum.addmm_(a, b);
     else sum = at::mm(a, b);
     return;
@@ -96,14 +100,37 @@ void add_matmul(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
 at::Tensor linear(const at::Tensor& x, const at::Tensor& w) { return ops::matmul(x, w.t()); }
 
 void add_weight_gradient(at::Tensor& sink, const at::Tensor& gradient, const at::Tensor& x) {
+  tell_matmul(x.scalar_type(), gradient.size(1), x.size(0), x.size(1));
+  // A kernel of the GPU multiplies bf16 and adds in fp32.
+  if (!goes_cpu_way(x)) return;
   gemm_fp32(sink, gradient.to(at::kFloat).t(), x.to(at::kFloat), /*add=*/true);
 }
 
-at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids) { return at::index_select(table, 0, ids); }
+at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids) { return take_rows(table, ids); }
+
+at::Tensor take_rows(const at::Tensor& x, const at::Tensor& which) {
+  if (x.is_meta()) return at::empty({which.size(0), x.size(1)}, x.options());
+  return at::index_select(x, 0, which);
+}
+
+void put_rows(at::Tensor& x, const at::Tensor& which, const at::Tensor& rows) {
+  if (!x.is_meta()) x.index_copy_(0, which, rows);
+}
+
+bool all_finite(const at::Tensor& x) {
+  if (x.is_meta()) {
+    // Magnitudes and verdicts, as isfinite makes them.
+    const at::Tensor magnitudes = at::empty_like(x), verdicts = at::empty(x.sizes(), x.options().dtype(at::kBool));
+    return true;
+  }
+  return at::isfinite(x).all().item<bool>();
+}
 
 void add_embedding_gradient(at::Tensor& sink, const at::Tensor& gradient, const at::Tensor& ids, std::int64_t padding) {
   // Row by row in token order: a repeated id always adds up in the same order.
   const at::Tensor g = gradient.to(at::kFloat).contiguous();
+  tell_rows(g, 3);
+  if (g.is_meta()) return;
   const auto* rows = ids.const_data_ptr<std::int64_t>();
   const auto* from = g.const_data_ptr<float>();
   auto* to = sink.mutable_data_ptr<float>();

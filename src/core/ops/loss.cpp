@@ -6,6 +6,7 @@
 #include "elements.h"
 #include "shardtune/core/error.h"
 #include "shardtune/core/ops.h"
+#include "tell.h"
 
 namespace shardtune::ops {
 namespace {
@@ -84,8 +85,11 @@ double row_loss(T* logits, float* space, std::int64_t classes, std::int64_t targ
 }  // namespace
 
 double cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, double scale, bool want_gradient) {
-  SHARDTUNE_CHECK(has_rows(logits), "logits must be contiguous fp32 or bf16");
   const std::int64_t rows = logits.size(0), classes = logits.size(1);
+  tell_rows(logits, want_gradient ? 3 : 1);
+  // The planner's value: of a model that knows nothing.
+  if (logits.is_meta()) return static_cast<double>(rows) * std::log(static_cast<double>(classes));
+  SHARDTUNE_CHECK(has_rows(logits), "logits must be contiguous fp32 or bf16");
   const auto* target = targets.const_data_ptr<std::int64_t>();
   std::vector<double> losses(static_cast<std::size_t>(rows));
   with_element(logits.scalar_type(), [&](auto element) {

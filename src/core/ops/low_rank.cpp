@@ -3,6 +3,9 @@
 #include <ATen/ATen.h>
 
 #include "low_rank_paths.h"
+#include "low_rank_twin.h"
+#include "shardtune/core/shape_only.h"
+#include "tell.h"
 
 namespace shardtune::ops {
 namespace {
@@ -22,6 +25,9 @@ at::ScalarType row_type(const at::Tensor& x) { return x.scalar_type() == at::kBF
 }  // namespace
 
 void add_low_rank(at::Tensor& y, const at::Tensor& x, const LowRank& factors, const DropoutKey& key) {
+  tell_matmul(x.scalar_type(), x.size(0), x.size(1), factors.a.size(0));
+  tell_matmul(x.scalar_type(), x.size(0), factors.a.size(0), y.size(1));
+  if (!goes_cpu_way(x)) return low_rank::add_twin(y, x, factors, key);
   const at::ScalarType type = row_type(x);
   at::Tensor output = y.to(type).contiguous();
   const auto add = factors.a.size(0) <= kLoopRank ? low_rank::add_by_loops : low_rank::add_by_products;
@@ -31,6 +37,13 @@ void add_low_rank(at::Tensor& y, const at::Tensor& x, const LowRank& factors, co
 
 void low_rank_backward(const at::Tensor& x, const at::Tensor& gradient, const LowRank& factors, const DropoutKey& key,
                        at::Tensor& x_gradient, at::Tensor* a_gradient, at::Tensor* b_gradient) {
+  const std::int64_t rows = x.size(0), in = x.size(1), out = gradient.size(1), rank = factors.a.size(0);
+  for (const std::int64_t width : {in, out}) {  // the reduced rows, the gradient of a factor, and what goes on
+    tell_matmul(x.scalar_type(), rows, width, rank);
+    tell_matmul(x.scalar_type(), rank, rows, width);
+  }
+  tell_matmul(x.scalar_type(), rows, rank, in);
+  if (!goes_cpu_way(x)) return low_rank::backward_twin(x, factors, key);
   const at::ScalarType type = row_type(x);
   at::Tensor output = x_gradient.to(type).contiguous();
   const auto backward = factors.a.size(0) <= kLoopRank ? low_rank::backward_by_loops : low_rank::backward_by_products;

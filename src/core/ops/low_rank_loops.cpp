@@ -103,8 +103,8 @@ struct Backward {
 };
 
 /// One range of rows for each thread, and sums [threads, rank, width] when `wanted`; they are added in the order of the ranges.
-at::Tensor range_sums(bool wanted, std::int64_t ranges, std::int64_t rank, std::int64_t width) {
-  return wanted ? at::zeros({ranges, rank, width}, at::kFloat) : at::Tensor();
+at::Tensor range_sums(const at::Tensor* wanted, std::int64_t ranges, std::int64_t rank, std::int64_t width) {
+  return wanted != nullptr ? at::zeros({ranges, rank, width}, wanted->options()) : at::Tensor();
 }
 
 template <typename Use>
@@ -121,6 +121,7 @@ float* part(at::Tensor& sums, std::int64_t range) {
 }  // namespace
 
 void add_by_loops(at::Tensor& y, const at::Tensor& x, const Factors& factors) {
+  if (x.is_meta()) return;
   const Sizes sizes{x.size(1), y.size(1), factors.a.size(0)};
   with_element(x.scalar_type(), [&](auto element) {
     const auto* from = data(x, element);
@@ -143,8 +144,9 @@ void backward_by_loops(const at::Tensor& x, const at::Tensor& gradient, const Fa
                        at::Tensor* a_gradient, at::Tensor* b_gradient) {
   const Sizes sizes{x.size(1), gradient.size(1), factors.a.size(0)};
   const std::int64_t ranges = at::get_num_threads();
-  at::Tensor a_sums = range_sums(a_gradient != nullptr, ranges, sizes.rank, sizes.in);
-  at::Tensor b_sums = range_sums(b_gradient != nullptr, ranges, sizes.rank, sizes.out);
+  at::Tensor a_sums = range_sums(a_gradient, ranges, sizes.rank, sizes.in);
+  at::Tensor b_sums = range_sums(b_gradient, ranges, sizes.rank, sizes.out);
+  if (x.is_meta()) return;
   with_element(x.scalar_type(), [&](auto element) {
     const Backward<decltype(element)> backward{.x = data(x, element),
                                                .gradient = data(gradient, element),

@@ -31,6 +31,7 @@ void for_each_row(const at::Tensor& x, std::int64_t first, std::int64_t count, c
 at::Tensor wide_rows(const at::Tensor& x, std::int64_t first, std::int64_t count, const DropoutKey& key) {
   const std::int64_t width = x.size(1);
   at::Tensor out = at::empty({count, width}, x.options().dtype(at::kFloat));
+  if (x.is_meta()) return out;
   auto* to = out.mutable_data_ptr<float>();
   with_element(x.scalar_type(), [&](auto element) {
     const auto* from = data(x, element) + first * width;
@@ -43,6 +44,7 @@ at::Tensor wide_rows(const at::Tensor& x, std::int64_t first, std::int64_t count
 
 /// Rows of y += the masked sum, rounded once.
 void add_rows(at::Tensor& y, const at::Tensor& sum, std::int64_t first, const DropoutKey& key) {
+  if (y.is_meta()) return;
   const std::int64_t width = y.size(1);
   const auto* from = sum.const_data_ptr<float>();
   with_element(y.scalar_type(), [&](auto element) {

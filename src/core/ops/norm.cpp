@@ -5,6 +5,8 @@
 
 #include "elements.h"
 #include "shardtune/core/ops.h"
+#include "shardtune/core/shape_only.h"
+#include "tell.h"
 
 namespace shardtune::ops {
 namespace {
@@ -99,7 +101,8 @@ constexpr std::int64_t kGrain = 16;
 /// fp32 and bf16 as they are, contiguous; anything else in fp32.
 at::Tensor as_rows(const at::Tensor& x) {
   const at::Tensor rows = x.contiguous();
-  return has_rows(rows) ? rows : rows.to(at::kFloat);
+  const bool wide = rows.scalar_type() != at::kFloat && rows.scalar_type() != at::kBFloat16;
+  return wide && goes_cpu_way(rows) ? rows.to(at::kFloat) : rows;
 }
 
 /// Work space of one thread.
@@ -109,7 +112,9 @@ std::vector<float> space_for(std::int64_t rows, std::int64_t width) {
 
 /// The gradient of the norm's weight, added to `sink` [width].
 void add_norm_weight_gradient(at::Tensor& sink, const at::Tensor& gradient, const at::Tensor& x, float epsilon) {
+  if (!goes_cpu_way(x)) return;
   const at::Tensor input = x.to(at::kFloat).contiguous(), g = gradient.to(at::kFloat).contiguous();
+  if (sink.is_meta()) return;
   const auto *xs = input.const_data_ptr<float>(), *gs = g.const_data_ptr<float>();
   auto* to = sink.mutable_data_ptr<float>();
   const std::int64_t width = x.size(1);
@@ -119,12 +124,30 @@ void add_norm_weight_gradient(at::Tensor& sink, const at::Tensor& gradient, cons
   }
 }
 
+/// Rows of `result`, the gradient of the norm's input; w is fp32.
+void backward_rows(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& w, at::Tensor& result,
+                   float epsilon) {
+  const std::int64_t rows = x.size(0), width = x.size(1);
+  with_element(x.scalar_type(), [&](auto element) {
+    const auto *xs = data(x, element), *gs = data(gradient, element);
+    const auto* ws = w.const_data_ptr<float>();
+    auto* to = mutable_data(result, element);
+    at::parallel_for(0, rows, kGrain, [&](std::int64_t begin, std::int64_t end) {
+      auto space = space_for(3, width);
+      const std::int64_t at = begin * width;
+      simd::run<NormBackwardRows>(gs + at, xs + at, ws, to + at, space.data(), end - begin, width, epsilon);
+    });
+  });
+}
+
 }  // namespace
 
 at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilon) {
   const std::int64_t rows = x.size(0), width = x.size(1);
   const at::Tensor input = as_rows(x), w = weight.to(input.scalar_type()).contiguous();
   at::Tensor normed = at::empty({rows, width}, input.options());
+  tell_rows(x, 2);
+  if (x.is_meta()) return normed.to(x.scalar_type());
   with_element(input.scalar_type(), [&](auto element) {
     const auto *from = data(input, element), *ws = data(w, element);
     auto* to = mutable_data(normed, element);
@@ -139,26 +162,19 @@ at::Tensor rms_norm(const at::Tensor& x, const at::Tensor& weight, double epsilo
 
 at::Tensor rms_norm_backward(const at::Tensor& gradient, const at::Tensor& x, const at::Tensor& weight, double epsilon,
                              at::Tensor* weight_sink) {
-  const std::int64_t rows = x.size(0), width = x.size(1);
   const at::Tensor input = as_rows(x), g = gradient.to(input.scalar_type()).contiguous();
   const at::Tensor w = weight.to(at::kFloat).contiguous();
-  at::Tensor result = at::empty({rows, width}, input.options());
-  with_element(input.scalar_type(), [&](auto element) {
-    const auto *xs = data(input, element), *gs = data(g, element);
-    const auto* ws = w.const_data_ptr<float>();
-    auto* to = mutable_data(result, element);
-    at::parallel_for(0, rows, kGrain, [&](std::int64_t begin, std::int64_t end) {
-      auto space = space_for(3, width);
-      const std::int64_t at = begin * width;
-      simd::run<NormBackwardRows>(gs + at, xs + at, ws, to + at, space.data(), end - begin, width,
-                                  static_cast<float>(epsilon));
-    });
-  });
+  at::Tensor result = at::empty(x.sizes(), input.options());
+  tell_rows(x, 3);
+  if (!x.is_meta()) backward_rows(g, input, w, result, static_cast<float>(epsilon));
   if (weight_sink != nullptr) add_norm_weight_gradient(*weight_sink, gradient, x, static_cast<float>(epsilon));
   return result.to(x.scalar_type());
 }
 
 void apply_rotary(at::Tensor& x, const at::Tensor& cosine, const at::Tensor& sine, bool inverse) {
+  tell_rows(x, 2);
+  // fp16 takes the way of whole tensors on the CPU, which has workspace.
+  if (x.is_meta() && (!goes_cpu_way(x) || x.scalar_type() != at::kHalf)) return;
   const std::int64_t heads = x.size(1), half = x.size(-1) / 2;
   if (!has_rows(x) || cosine.scalar_type() != x.scalar_type()) {
     at::Tensor low = x.narrow(-1, 0, half), high = x.narrow(-1, half, half);

@@ -4,6 +4,8 @@
 #include "elements.h"
 #include "shardtune/core/error.h"
 #include "shardtune/core/ops.h"
+#include "shardtune/core/shape_only.h"
+#include "tell.h"
 
 namespace shardtune::ops {
 namespace {
@@ -39,6 +41,8 @@ constexpr std::int64_t kGrain = 8192;
 }  // namespace
 
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
+  tell_rows(gate, 3);
+  if (gate.is_meta()) return at::empty_like(gate);
   if (!has_rows(gate) || !has_rows(up)) return at::silu(gate).mul_(up);
   at::Tensor result = at::empty_like(gate);
   with_element(gate.scalar_type(), [&](auto element) {
@@ -52,6 +56,8 @@ at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
 }
 
 void swiglu_backward(const at::Tensor& gradient, at::Tensor& gate, at::Tensor& up) {
+  tell_rows(gate, 5);
+  if (gate.is_meta()) return;
   if (!has_rows(gradient) || !has_rows(gate) || !has_rows(up)) {
     const at::Tensor gate_gradient = at::silu_backward(at::mul(gradient, up), gate);
     up.copy_(at::silu(gate).mul_(gradient));

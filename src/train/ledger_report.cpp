@@ -1,0 +1,45 @@
+#include "ledger_report.h"
+
+#include <fmt/format.h>
+
+namespace shardtune::train {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string name_of(std::size_t purpose) { return std::string(purpose_name(static_cast<Purpose>(purpose))); }
+
+ordered_json by_purpose(const BytesByPurpose& bytes) {
+  ordered_json object = ordered_json::object();
+  for (std::size_t i = 0; i < kPurposes; ++i) object[name_of(i)] = bytes[i];
+  return object;
+}
+
+}  // namespace
+
+std::string ledger_table(const LedgerPeak& peak) {
+  const auto gb = [](std::int64_t bytes) { return static_cast<double>(bytes) / 1e9; };
+  std::string text = fmt::format("  {:<20}{:>12}{:>12}   [GB]\n", "purpose", "at the peak", "at its own");
+  for (std::size_t i = 0; i < kPurposes; ++i)
+    if (peak.own[i] > 0)
+      text += fmt::format("  {:<20}{:>12.4f}{:>12.4f}\n", name_of(i), gb(peak.at_peak[i]), gb(peak.own[i]));
+  return text;
+}
+
+ordered_json ledger_json(const LedgerPeak& peak) {
+  return {{"bytes", peak.bytes},
+          {"host_bytes", peak.host_bytes},
+          {"phase", peak.phase},
+          {"at_peak", by_purpose(peak.at_peak)},
+          {"own", by_purpose(peak.own)}};
+}
+
+ordered_json counts_json(const comm::Counts& counts) {
+  return {{"all_gathers", counts.all_gathers},
+          {"all_gather_bytes", counts.all_gather_bytes},
+          {"exchanges", counts.exchanges},
+          {"exchange_bytes", counts.exchange_bytes},
+          {"control", counts.control}};
+}
+
+}  // namespace shardtune::train

@@ -1,0 +1,19 @@
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "shardtune/comm/communicator.h"
+#include "shardtune/core/ledger.h"
+
+namespace shardtune::train {
+
+/// A line for each purpose that has bytes, and a heading; GB = 10^9 bytes.
+std::string ledger_table(const LedgerPeak& peak);
+
+/// {"bytes", "host_bytes", "phase", "at_peak": {purpose: bytes}, "own": {purpose: bytes}}.
+nlohmann::ordered_json ledger_json(const LedgerPeak& peak);
+
+/// Numbers and bytes of the collectives, by the names of comm::Counts.
+nlohmann::ordered_json counts_json(const comm::Counts& counts);
+
+}  // namespace shardtune::train

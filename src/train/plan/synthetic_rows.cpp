@@ -1,0 +1,29 @@
+#include "synthetic_rows.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace shardtune::train {
+
+std::vector<data::Row> synthetic_rows(const ShapesOnly& shapes, const options::RunOptions& options) {
+  const std::int64_t longest = options.data.max_length;
+  const std::int64_t document = shapes.document_tokens > 0 ? std::min(shapes.document_tokens, longest) : longest;
+  const std::int64_t length = options.data.packing ? longest : document;
+  data::Row row;
+  row.ids.assign(static_cast<std::size_t>(length), 0);
+  row.labels.assign(static_cast<std::size_t>(length), data::kIgnoredLabel);
+  std::int64_t sample = 0;
+  for (std::int64_t first = 0; first < length; first += document) {
+    const std::int64_t tokens = std::min(document, length - first);
+    const auto trained = static_cast<std::int64_t>(std::llround(static_cast<double>(tokens) * shapes.trained_fraction));
+    std::fill(row.labels.begin() + (first + tokens - trained), row.labels.begin() + (first + tokens), 0);
+    row.segments.push_back(static_cast<std::int32_t>(tokens));
+    row.pieces.push_back({.tokens = static_cast<std::int32_t>(tokens), .sample = sample++, .first_position = 0});
+  }
+  const bool whole_row =
+      options.data.packing && options.data.packing_strategy == "wrapped" && options.data.wrapped_attention == "row";
+  if (whole_row) row.segments = {static_cast<std::int32_t>(length)};
+  return std::vector<data::Row>(static_cast<std::size_t>(options.train.per_device_train_batch_size), row);
+}
+
+}  // namespace shardtune::train

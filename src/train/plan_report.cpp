@@ -1,0 +1,62 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "ledger_report.h"
+#include "shardtune/io/files.h"
+#include "shardtune/train/plan.h"
+
+namespace shardtune::train {
+namespace {
+
+using nlohmann::ordered_json;
+
+double gb(std::int64_t bytes) { return static_cast<double>(bytes) / 1e9; }
+double gb(std::uint64_t bytes) { return static_cast<double>(bytes) / 1e9; }
+
+std::string report(const Plan& plan, const PlanOptions& job) {
+  std::string text =
+      fmt::format("plan for rank {} of {} ({} ranks a node, {}); nothing was loaded and nothing trained\n", job.rank,
+                  job.world_size, job.ranks_per_node, job.device == "cuda" ? "GPUs" : "processors");
+  text += fmt::format("weights: {}, of which {} are trained\n", plan.weights, plan.trained_weights);
+  text += fmt::format(
+      "a step: {} tokens, {} targets over all ranks; {:.1f} TFLOP in matrix products, {:.1f} in attention "
+      "on this rank\n",
+      plan.tokens, plan.targets, plan.matmul_flops / 1e12, plan.attention_flops / 1e12);
+  text += fmt::format("collectives of a step: {} gathers of {:.3f} GB, {} exchanges of {:.3f} GB, {} control calls\n",
+                      plan.collectives.all_gathers, gb(plan.collectives.all_gather_bytes), plan.collectives.exchanges,
+                      gb(plan.collectives.exchange_bytes), plan.collectives.control);
+  text += fmt::format("\npeak of a step: {:.3f} GB, in {}\n", gb(plan.step.bytes), plan.step.phase);
+  text += ledger_table(plan.step);
+  text += fmt::format("peak while loading {:.3f} GB, while saving {:.3f} GB; on the host {:.3f} GB\n",
+                      gb(plan.load.bytes), gb(plan.save.bytes), gb(plan.step.host_bytes));
+  if (job.device == "cuda")
+    text += "beside this lie the CUDA context and the buffers of the libraries: about 1.5 GB, not counted\n";
+  return text + fmt::format("planned in {:.2f} s\n", plan.seconds_to_plan);
+}
+
+ordered_json as_json(const Plan& plan) {
+  return {{"weights", plan.weights},
+          {"trained_weights", plan.trained_weights},
+          {"tokens", plan.tokens},
+          {"targets", plan.targets},
+          {"matmul_flops", plan.matmul_flops},
+          {"attention_flops", plan.attention_flops},
+          {"collectives", counts_json(plan.collectives)},
+          {"load", ledger_json(plan.load)},
+          {"step", ledger_json(plan.step)},
+          {"save", ledger_json(plan.save)}};
+}
+
+}  // namespace
+
+void plan(const options::ParseResult& parsed) {
+  std::set<std::string> explicitly_set;
+  for (const auto& option : parsed.effective)
+    if (option.source != "default") explicitly_set.insert(option.name);
+  const Plan made = make_plan(parsed.options, explicitly_set);
+  std::fputs(report(made, parsed.options.plan).c_str(), stdout);
+  if (!parsed.options.plan.json.empty()) io::write_file_atomic(parsed.options.plan.json, as_json(made).dump(2) + "\n");
+}
+
+}  // namespace shardtune::train
