@@ -105,6 +105,7 @@ const Key& known_key(const options::IniLine& line) {
   const auto key = std::ranges::find(kKeys, line.name, &Key::name);
   if (key != kKeys.end()) return *key;
   std::vector<std::string_view> names;
+  names.reserve(kKeys.size());
   for (const Key& known : kKeys) names.push_back(known.name);
   const std::string nearest = nearest_name(line.name, names);
   fail(ErrorClass::kUsage, "{}: unknown key '{}'{}", line.place, line.name,

@@ -73,7 +73,7 @@ TEST_F(ChromeTrace, NamesAndTheNoteThatItIsAnEstimate) {
 
 TEST_F(ChromeTrace, SpansOfAThreadDoNotOverlapAfterRounding) {
   Hardware hardware = simple_hardware();
-  hardware.kernel_launch_seconds = 1e-6 / 3;  // every span ends between two nanoseconds
+  hardware.kernel_launch_seconds = 2e-6 / 3;  // 666.7 ns, which alone is rounded up
   hardware.collective_launch_seconds = 1e-6 / 7;
   Timeline timeline(hardware, /*keep_spans=*/true);
   for (int i = 0; i < 1000; ++i) {

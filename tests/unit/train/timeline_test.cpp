@@ -53,6 +53,7 @@ TEST(Timeline, CollectivesOfOneStreamGoInOrder) {
   timeline.compute(product(1));
   EXPECT_DOUBLE_EQ(timeline.totals().seconds, 6);
   EXPECT_DOUBLE_EQ(timeline.totals().exposed_seconds, 4);
+  EXPECT_DOUBLE_EQ(timeline.totals().busy(Stream::kGather), 5);  // the wait for its turn is not the second one's
 }
 
 TEST(Timeline, WithoutAnAwaitNothingWaitsBeforeTheEnd) {
