@@ -1,3 +1,5 @@
+#include "shardtune/options/ini_file.h"
+
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -26,7 +28,7 @@ std::string_view without_comment(std::string_view line) {
   return line;
 }
 
-void read_line(std::string_view raw, const std::string& place, const std::string& source, std::vector<Given>& list) {
+void read_line(std::string_view raw, const std::string& place, std::vector<IniLine>& list) {
   const std::string_view line = trim(without_comment(raw));
   if (line.empty()) return;
   if (line.front() == '[') {
@@ -41,31 +43,39 @@ void read_line(std::string_view raw, const std::string& place, const std::string
   const std::string_view value = trim(line.substr(equals + 1));
   if (!value.empty() && (value.front() == '"' || value.front() == '\''))
     fail(ErrorClass::kUsage, "{}: the value {} is quoted; write it without quotes", place, value);
-  const OptionSpec& spec = known_option(trim(line.substr(0, equals)), Scope::kEverywhere, place, "");
-  add_once(list, Given{&spec, std::string(value), source, place});
+  list.push_back({std::string(trim(line.substr(0, equals))), std::string(value), place});
 }
 
 }  // namespace
 
-std::vector<Given> read_ini_file(const std::string& path) {
+std::vector<IniLine> read_ini_lines(const std::string& path, std::string_view what) {
   std::error_code ignored;  // a path that cannot be examined cannot be opened either, which is reported below
   if (std::filesystem::is_directory(path, ignored))
-    fail(ErrorClass::kUsage, "option config: '{}' is a folder; expected an INI file", path);
+    fail(ErrorClass::kUsage, "{}: '{}' is a folder; expected an INI file", what, path);
   // A pipe gives its lines to one rank and leaves the others waiting.
   if (std::filesystem::exists(path, ignored) && !std::filesystem::is_regular_file(path, ignored))
-    fail(ErrorClass::kUsage, "option config: '{}' is not a regular file; every rank reads it, so save it first", path);
+    fail(ErrorClass::kUsage, "{}: '{}' is not a regular file; every rank reads it, so save it first", what, path);
   errno = 0;
   std::ifstream file(path);
-  if (!file) fail(ErrorClass::kUsage, "option config: cannot open '{}': {}", path, std::strerror(errno));
-  std::vector<Given> list;
+  if (!file) fail(ErrorClass::kUsage, "{}: cannot open '{}': {}", what, path, std::strerror(errno));
+  std::vector<IniLine> list;
   std::string line;
   for (int number = 1; std::getline(file, line); ++number) {
     const std::string place = fmt::format("{}:{}", path, number);
     if (number == 1 && line.starts_with("\xEF\xBB\xBF"))
       fail(ErrorClass::kUsage, "{}: the file begins with a byte order mark; save it as plain UTF-8", place);
-    read_line(line, place, fmt::format("config {}", path), list);
+    read_line(line, place, list);
   }
-  if (file.bad()) fail(ErrorClass::kUsage, "option config: cannot read '{}': {}", path, std::strerror(errno));
+  if (file.bad()) fail(ErrorClass::kUsage, "{}: cannot read '{}': {}", what, path, std::strerror(errno));
+  return list;
+}
+
+std::vector<Given> read_ini_file(const std::string& path) {
+  std::vector<Given> list;
+  for (const IniLine& line : read_ini_lines(path, "option config")) {
+    const OptionSpec& spec = known_option(line.name, Scope::kEverywhere, line.place, "");
+    add_once(list, Given{&spec, line.value, fmt::format("config {}", path), line.place});
+  }
   return list;
 }
 
