@@ -24,7 +24,7 @@ using namespace shardtune;
 int run_plan(const options::ParseResult& parsed) {
   try {
     ops::choose_blas(parsed.options.model.blas);
-    train::plan(parsed);
+    train::run_plan_command(parsed);
     return 0;
   } catch (...) {
     const auto [error_class, message] = comm::current_failure();

@@ -340,6 +340,10 @@ Rows planning_rows() {
        "Length of every document; rows are filled with them when packing. 0: a row is one document of max_length."},
       {"plan_trained_fraction", group, "", NumberRange{.min = 0, .max = 1, .above_min = true},
        in_plan(&PlanOptions::trained_fraction), "Share of a document's tokens that are trained on."},
+      {"hardware", group, "", Text{"FILE"}, in_plan(&PlanOptions::hardware),
+       "Figures of the device and its links, as in configs/hardware: estimates the time of a step, too."},
+      {"trace", group, "", Text{"FILE"}, in_plan(&PlanOptions::trace),
+       "Write the estimated course of a step for Perfetto or chrome://tracing. Wants hardware."},
       {"plan_json", group, "", Text{"FILE"}, in_plan(&PlanOptions::json), "Write the figures there as JSON, too."},
   };
   for (OptionSpec& row : rows) row = only_of("plan", std::move(row));

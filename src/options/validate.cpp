@@ -69,6 +69,8 @@ void check_combinations(const Winners& winners, RunOptions& options) {
   check_command(winners, options.command);
   check_needs(winners, options);
   check_warmup(winners, options.optim);
+  if (!options.plan.trace.empty() && options.plan.hardware.empty())
+    fail(ErrorClass::kUsage, "option trace needs a device: give hardware, for example configs/hardware/h100_sxm.ini");
   // A named checkpoint may lie elsewhere and start a run that replaces the one in output_dir.
   if (options.train.overwrite_output_dir && options.train.resume_from_checkpoint == "true") {
     fail(ErrorClass::kUsage,

@@ -14,6 +14,34 @@ using nlohmann::ordered_json;
 double gb(std::int64_t bytes) { return static_cast<double>(bytes) / 1e9; }
 double gb(std::uint64_t bytes) { return static_cast<double>(bytes) / 1e9; }
 
+std::string time_report(const StepTime& time) {
+  const auto share = [&](double seconds) { return 100 * seconds / time.seconds; };
+  return fmt::format(
+      "\nestimated for {}: {:.2f} s a step, {:.0f} tokens/s over all ranks\n"
+      "  products {:.0f} %, attention {:.0f} %, rows {:.0f} %, waiting for collectives {:.1f} %; the gathers take "
+      "{:.2f} s, "
+      "the exchanges {:.2f} s\n"
+      "  of the device's peak: {:.1f} % by the model's own operations (MFU), {:.1f} % by all\n",
+      time.device, time.seconds, time.tokens_per_second, share(time.matmul_seconds), share(time.attention_seconds),
+      share(time.rows_seconds), share(time.exposed_seconds), time.gather_seconds, time.reduce_seconds,
+      100 * time.model_flops_share, 100 * time.all_flops_share);
+}
+
+ordered_json as_json(const StepTime& time) {
+  return {{"estimate", true},
+          {"device", time.device},
+          {"seconds", time.seconds},
+          {"exposed_seconds", time.exposed_seconds},
+          {"matmul_seconds", time.matmul_seconds},
+          {"attention_seconds", time.attention_seconds},
+          {"rows_seconds", time.rows_seconds},
+          {"gather_seconds", time.gather_seconds},
+          {"reduce_seconds", time.reduce_seconds},
+          {"tokens_per_second", time.tokens_per_second},
+          {"model_flops_share", time.model_flops_share},
+          {"all_flops_share", time.all_flops_share}};
+}
+
 std::string report(const Plan& plan, const PlanOptions& job) {
   std::string text =
       fmt::format("plan for rank {} of {} ({} ranks a node, {}); nothing was loaded and nothing trained\n", job.rank,
@@ -30,6 +58,7 @@ std::string report(const Plan& plan, const PlanOptions& job) {
   text += ledger_table(plan.step);
   text += fmt::format("peak while loading {:.3f} GB, while saving {:.3f} GB; on the host {:.3f} GB\n",
                       gb(plan.load.bytes), gb(plan.save.bytes), gb(plan.step.host_bytes));
+  if (plan.time) text += time_report(*plan.time);
   if (job.device == "cuda")
     text += "beside this lie the CUDA context and the buffers of the libraries: about 1.5 GB, not counted\n";
   return text + fmt::format("planned in {:.2f} s\n", plan.seconds_to_plan);
@@ -45,12 +74,13 @@ ordered_json as_json(const Plan& plan) {
           {"collectives", counts_json(plan.collectives)},
           {"load", ledger_json(plan.load)},
           {"step", ledger_json(plan.step)},
-          {"save", ledger_json(plan.save)}};
+          {"save", ledger_json(plan.save)},
+          {"time", plan.time ? as_json(*plan.time) : ordered_json()}};
 }
 
 }  // namespace
 
-void plan(const options::ParseResult& parsed) {
+void run_plan_command(const options::ParseResult& parsed) {
   std::set<std::string> explicitly_set;
   for (const auto& option : parsed.effective)
     if (option.source != "default") explicitly_set.insert(option.name);

@@ -41,8 +41,8 @@ struct FinalMetrics {
   double tokens_per_second = 0;
   std::int64_t num_tokens = 0;
   std::int64_t peak_rss_bytes = 0;
-  LedgerPeak step_ledger;  ///< of the last step, rank 0
-  comm::Counts step_collectives;  ///< of the last step, rank 0
+  LedgerPeak step_ledger{};  ///< of the last step, rank 0
+  comm::Counts step_collectives{};  ///< of the last step, rank 0
 };
 
 /// Writes OUTPUT_DIR/metrics.jsonl (one JSON object a line, full precision) and the batch log. Only rank 0 has one.

@@ -31,6 +31,8 @@ struct PlanOptions {
   std::string device = "cuda";  ///< cuda | cpu: whose kernels' memory is counted
   std::int64_t document_tokens = 0;  ///< of every document; 0: a row is one document
   double trained_fraction = 1;  ///< of a document's tokens, its last ones, that are trained on
+  std::string hardware;  ///< file with the device's figures, for the time of a step; "": no time
+  std::string trace;  ///< file for the step's trace; "": none
   std::string json;  ///< file for the figures; "": none
 };
 

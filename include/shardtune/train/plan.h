@@ -1,4 +1,5 @@
 #pragma once
+#include <optional>
 #include <set>
 #include <string>
 
@@ -8,6 +9,21 @@
 
 namespace shardtune::train {
 
+/// How long a step would take: an estimate from a hardware file's figures and the order of the work.
+struct StepTime {
+  std::string device;
+  double device_bytes = 0;  ///< memory of one
+  double seconds = 0;
+  double exposed_seconds = 0;  ///< the compute stream waits for collectives
+  double matmul_seconds = 0, attention_seconds = 0, rows_seconds = 0;  ///< of the compute stream
+  double gather_seconds = 0, reduce_seconds = 0;  ///< their streams are busy
+  double tokens_per_second = 0;  ///< all ranks
+  /// Share of the peak that the model's own operations take: forward, gradients of the inputs and of what is trained, without
+  /// what is computed again.
+  double model_flops_share = 0;
+  double all_flops_share = 0;  ///< with what is computed again
+};
+
 /// What one rank of a planned job needs. Everything is counted while the trainer's own code runs on shapes.
 struct Plan {
   std::int64_t trained_weights = 0, weights = 0;
@@ -15,15 +31,16 @@ struct Plan {
   LedgerPeak load, step, save;
   comm::Counts collectives;  ///< of a step
   double matmul_flops = 0, attention_flops = 0;  ///< of a step
+  std::optional<StepTime> time;  ///< with options.plan.hardware
   double seconds_to_plan = 0;
 };
 
 /// Plays rank options.plan.rank of options.plan.world_size: builds the run, takes two steps (the second is what counts: the first one
 /// makes buffers) and gathers what a save gathers. Reads config.json and nothing else. Installs the ledger for the Meta device.
-/// Error(kUsage) when the options contradict each other, Error(kBadModel) for config.json.
+/// Error(kUsage) when the options contradict each other and for the hardware file, Error(kBadModel) for config.json.
 Plan make_plan(const options::RunOptions& options, const std::set<std::string>& explicitly_set);
 
 /// `shardtune plan`: makes the plan and prints it.
-void plan(const options::ParseResult& parsed);
+void run_plan_command(const options::ParseResult& parsed);
 
 }  // namespace shardtune::train

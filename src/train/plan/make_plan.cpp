@@ -1,32 +1,19 @@
+#include <array>
 #include <chrono>
+#include <memory>
 
+#include "chrome_trace.h"
+#include "hardware.h"
 #include "shardtune/comm/ghost.h"
 #include "shardtune/core/ledger_allocator.h"
 #include "shardtune/core/shape_only.h"
 #include "shardtune/core/work.h"
 #include "shardtune/train/plan.h"
 #include "shardtune/train/train_step.h"
+#include "timeline.h"
 
 namespace shardtune::train {
 namespace {
-
-/// Adds the floating-point operations up.
-class FlopCounter : public WorkListener {
- public:
-  void compute(const ComputeWork& work) override {
-    if (work.kind == ComputeKind::kMatmul) matmul_ += work.flops;
-    else if (work.kind == ComputeKind::kAttention) attention_ += work.flops;
-  }
-  std::size_t start(const CollectiveWork&) override { return 0; }
-  void await(std::size_t) override {}
-  void phase(const std::string&) override {}
-
-  double matmul() const { return matmul_; }
-  double attention() const { return attention_; }
-
- private:
-  double matmul_ = 0, attention_ = 0;
-};
 
 /// The rank's micro-batches of one step: alike on every rank.
 std::vector<data::MicroBatch> step_batches(const Run& run) {
@@ -36,12 +23,12 @@ std::vector<data::MicroBatch> step_batches(const Run& run) {
   return std::vector<data::MicroBatch>(slots, data::collate(run.train_rows, rows));
 }
 
-void count_weights(const Run& run, Plan& plan) {
+void count_weights(const Run& run, Plan& made) {
   for (const auto& unit : run.model->units())
     for (const auto& parameter : unit.parameters) {
       if (parameter.borrowed) continue;
-      plan.weights += parameter.elements();
-      if (parameter.trainable) plan.trained_weights += parameter.elements();
+      made.weights += parameter.elements();
+      if (parameter.trainable) made.trained_weights += parameter.elements();
     }
 }
 
@@ -50,6 +37,61 @@ void save_on_shapes(Run& run) {
   check_weights_finite(run);
   for (std::size_t unit = 0; unit < run.shards->units(); ++unit)
     if (!run.shards->trained(unit).empty()) run.shards->gather_trained(unit, run.shards->trained(unit).local());
+}
+
+template <std::size_t N>
+double part_of(const std::array<double, N>& parts, ComputeKind kind) {
+  return parts[static_cast<std::size_t>(kind)];
+}
+
+/// Operations of this rank's share of a step that the model itself asks for: two a weight and token in forward, two for the
+/// gradient of the input and two for that of a trained weight. The embedding multiplies nothing.
+double model_flops(const Run& run, const Plan& made) {
+  double weights = 0, trained = 0;
+  for (std::size_t unit = 1; unit < run.model->units().size(); ++unit)
+    for (const auto& parameter : run.model->units()[unit].parameters) {
+      weights += static_cast<double>(parameter.elements());
+      if (parameter.trainable) trained += static_cast<double>(parameter.elements());
+    }
+  const double tokens = static_cast<double>(made.tokens) / run.communicator->size();
+  // Attention's backward takes five products to forward's two; what was told may hold a second forward.
+  const double attention = made.attention_flops * (run.kept_layers == run.model->layers() ? 1.0 : 7.0 / 9.0);
+  return tokens * (4 * weights + 2 * trained) + attention;
+}
+
+/// For a plan without time: only the operations' numbers are asked for.
+plan::Hardware no_hardware() {
+  plan::Hardware one;
+  for (double* figure :
+       {&one.bf16_flops_per_second, &one.fp16_flops_per_second, &one.fp32_flops_per_second,
+        &one.memory_bytes_per_second, &one.link_bytes_per_second, &one.network_bytes_per_second, &one.matmul_efficiency,
+        &one.attention_efficiency, &one.memory_efficiency, &one.intra_node_efficiency, &one.inter_node_efficiency})
+    *figure = 1;
+  return one;
+}
+
+double peak_flops(const Run& run, const plan::Hardware& hardware) {
+  switch (run.precision.compute) {
+    case at::kBFloat16: return hardware.bf16_flops_per_second;
+    case at::kHalf: return hardware.fp16_flops_per_second;
+    default: return hardware.fp32_flops_per_second;
+  }
+}
+
+StepTime step_time(const Run& run, const Plan& made, const plan::Hardware& hardware, const plan::Totals& totals) {
+  const double possible = totals.seconds * peak_flops(run, hardware);
+  return {.device = hardware.device,
+          .device_bytes = hardware.memory_bytes,
+          .seconds = totals.seconds,
+          .exposed_seconds = totals.exposed_seconds,
+          .matmul_seconds = part_of(totals.compute_kind_seconds, ComputeKind::kMatmul),
+          .attention_seconds = part_of(totals.compute_kind_seconds, ComputeKind::kAttention),
+          .rows_seconds = part_of(totals.compute_kind_seconds, ComputeKind::kRows),
+          .gather_seconds = totals.busy(plan::Stream::kGather),
+          .reduce_seconds = totals.busy(plan::Stream::kReduce),
+          .tokens_per_second = static_cast<double>(made.tokens) / totals.seconds,
+          .model_flops_share = model_flops(run, made) / possible,
+          .all_flops_share = (made.matmul_flops + made.attention_flops) / possible};
 }
 
 /// Calls `part` and gives the peak of its time.
@@ -73,33 +115,38 @@ Plan make_plan(const options::RunOptions& options, const std::set<std::string>& 
   }();
   (void)installed;
   const PlanOptions& job = options.plan;
+  std::optional<plan::Hardware> hardware;
+  if (!job.hardware.empty()) hardware = plan::read_hardware(job.hardware);
   ops::set_planned_platform(job.device == "cpu" ? ops::Platform::kCpu : ops::Platform::kCuda);
   const auto world = comm::make_ghost_communicator(static_cast<int>(job.rank), static_cast<int>(job.world_size),
                                                    static_cast<int>(job.ranks_per_node));
-  Plan plan;
+  Plan made;
   std::unique_ptr<Run> run;
-  plan.load = peak_of("load", [&] {
+  made.load = peak_of("load", [&] {
     run = build_run(options, *world, explicitly_set,
                     ShapesOnly{.document_tokens = job.document_tokens, .trained_fraction = job.trained_fraction});
   });
-  count_weights(*run, plan);
+  count_weights(*run, made);
   const std::vector<data::MicroBatch> batches = step_batches(*run);
   train_step(*run, batches, 0);
-  FlopCounter flops;
+  plan::Timeline timeline(hardware.value_or(no_hardware()), !job.trace.empty());
   run->mesh->reset_counts();
-  plan.step = peak_of("step", [&] {
-    const ListenScope listening(flops);
+  made.step = peak_of("step", [&] {
+    const ListenScope listening(timeline);
     const StepResult result = train_step(*run, batches, 1);
-    plan.targets = result.targets;
-    plan.tokens = result.tokens;
+    made.targets = result.targets;
+    made.tokens = result.tokens;
   });
-  plan.collectives = run->mesh->counts();
-  plan.matmul_flops = flops.matmul();
-  plan.attention_flops = flops.attention();
-  plan.save = peak_of("save", [&] { save_on_shapes(*run); });
+  made.collectives = run->mesh->counts();
+  const plan::Totals totals = timeline.totals();
+  made.matmul_flops = part_of(totals.flops, ComputeKind::kMatmul);
+  made.attention_flops = part_of(totals.flops, ComputeKind::kAttention);
+  if (hardware) made.time = step_time(*run, made, *hardware, totals);
+  if (!job.trace.empty()) plan::write_chrome_trace(job.trace, timeline.trace(), hardware->device);
+  made.save = peak_of("save", [&] { save_on_shapes(*run); });
   run.reset();
-  plan.seconds_to_plan = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  return plan;
+  made.seconds_to_plan = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  return made;
 }
 
 }  // namespace shardtune::train
