@@ -45,8 +45,8 @@ int run(int argc, char** argv) {
     if (comm::MpiSession::is_first_process()) std::fputs(parsed.help.c_str(), stdout);
     return 0;
   }
-  if (!parse_error && parsed.options.command == "plan") return run_plan(parsed);
   ops::install_ledger(c10::DeviceType::CPU);
+  if (!parse_error && parsed.options.command == "plan") return run_plan(parsed);
   comm::MpiSession session(&argc, &argv);
   const auto communicator = comm::make_mpi_communicator();
   try {

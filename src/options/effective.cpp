@@ -1,10 +1,23 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "option_table.h"
 #include "shardtune/core/error.h"
 #include "shardtune/options/run_options.h"
 
 namespace shardtune::options {
+namespace {
+
+/// False for what the reader of INI files would cut off or refuse: blanks at the ends, a comment's mark, a quote in front.
+bool survives_ini(const std::string& value) {
+  if (value.empty()) return true;
+  if (value.front() == ' ' || value.back() == ' ' || value.front() == '"' || value.front() == '\'') return false;
+  for (std::size_t i = 0; i < value.size(); ++i)
+    if ((value[i] == '#' || value[i] == ';') && (i == 0 || value[i - 1] == ' ')) return false;
+  return true;
+}
+
+}  // namespace
 
 std::string format_effective(const std::vector<EffectiveOption>& options) {
   std::size_t name_width = 0;
@@ -20,6 +33,17 @@ std::string format_effective(const std::vector<EffectiveOption>& options) {
   std::string text;
   for (const EffectiveOption& option : options)
     text += fmt::format("  {:<{}}  {:<{}}  ({})\n", option.name, name_width, shown(option), value_width, option.source);
+  return text;
+}
+
+std::string effective_as_ini(const std::vector<EffectiveOption>& options) {
+  std::string text;
+  for (const EffectiveOption& option : options) {
+    const OptionSpec& spec = *find_option(option.name);
+    if (option.source == "default" || spec.command == "plan" || spec.scope != Scope::kEverywhere) continue;
+    if (survives_ini(option.value)) text += fmt::format("{} = {}\n", option.name, option.value);
+    else text += fmt::format("# {}: no INI file can hold its value; give it on the command line\n", option.name);
+  }
   return text;
 }
 

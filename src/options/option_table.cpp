@@ -283,6 +283,8 @@ Rows training_rows() {
        "layer_first: all micro-batches of a step pass through a unit before the next is gathered, so a unit is "
        "gathered "
        "once a pass and step; their layer inputs are kept meanwhile. The numbers are the same."},
+      only_of("train", {"ignore_plan", group, "", Flag{}, in_train(&TrainOptions::ignore_plan),
+                        "Start even when the plan that is made at the start says that memory will not suffice."}),
   };
 }
 
@@ -342,6 +344,9 @@ Rows planning_rows() {
        in_plan(&PlanOptions::trained_fraction), "Share of a document's tokens that are trained on."},
       {"hardware", group, "", Text{"FILE"}, in_plan(&PlanOptions::hardware),
        "Figures of the device and its links, as in configs/hardware: estimates the time of a step, too."},
+      {"fit", group, "GB", NumberRange{.min = 0, .max = 1e6}, in_plan(&PlanOptions::fit_gb),
+       "Search the fastest settings for devices with so much memory (10^9 bytes) and print them as an INI file; see "
+       "docs/planning.md for what is searched. Options that are given stay as they are. Wants hardware. 0: no search."},
       {"trace", group, "", Text{"FILE"}, in_plan(&PlanOptions::trace),
        "Write the estimated course of a step for Perfetto or chrome://tracing. Wants hardware."},
       {"plan_json", group, "", Text{"FILE"}, in_plan(&PlanOptions::json), "Write the figures there as JSON, too."},

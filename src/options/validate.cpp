@@ -71,6 +71,12 @@ void check_combinations(const Winners& winners, RunOptions& options) {
   check_warmup(winners, options.optim);
   if (!options.plan.trace.empty() && options.plan.hardware.empty())
     fail(ErrorClass::kUsage, "option trace needs a device: give hardware, for example configs/hardware/h100_sxm.ini");
+  if (options.plan.fit_gb > 0 && options.plan.hardware.empty())
+    fail(ErrorClass::kUsage, "option fit needs a device: give hardware, for example configs/hardware/h100_sxm.ini");
+  if (options.plan.fit_gb > 0 && options.model.memory_budget_gib > 0)
+    fail(ErrorClass::kUsage,
+         "options fit and memory_budget_gib both say what memory there is, fit in 10^9 bytes and memory_budget_gib in "
+         "2^30; remove memory_budget_gib");
   // A named checkpoint may lie elsewhere and start a run that replaces the one in output_dir.
   if (options.train.overwrite_output_dir && options.train.resume_from_checkpoint == "true") {
     fail(ErrorClass::kUsage,

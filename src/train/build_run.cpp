@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "activation_policy.h"
+#include "memory_check.h"
 #include "plan/synthetic_rows.h"
 #include "same_everywhere.h"
 #include "shardtune/adapters/peft_folder.h"
@@ -150,11 +151,13 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
     run->precision = choose_precision(options, run->config, ops::has_fp16() || plans_gpus(*run));
     if (run->precision.loss_scaling) run->scaler.emplace();
     make_model(*run, explicitly_set);
-    if (shapes_only) run->train_rows = synthetic_rows(*shapes_only, options);
+    if (shapes_only)
+      run->train_rows = shapes_only->rows.empty() ? synthetic_rows(*shapes_only, options) : shapes_only->rows;
     else read_data(*run);
     make_loaders(*run);
   });
   check_same_inputs(*run);
+  if (!shapes_only && !options.train.ignore_plan) refuse_what_cannot_fit(*run, explicitly_set);
   const fsdp::ShardSettings settings = plan_sharding(*run);
   std::unique_ptr<comm::SharedMemory> base = make_shared_base(*run, settings);
   comm::agree(communicator, [&] {

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "fit_report.h"
 #include "ledger_report.h"
 #include "shardtune/io/files.h"
 #include "shardtune/train/plan.h"
@@ -60,7 +61,9 @@ std::string report(const Plan& plan, const PlanOptions& job) {
                       gb(plan.load.bytes), gb(plan.save.bytes), gb(plan.step.host_bytes));
   if (plan.time) text += time_report(*plan.time);
   if (job.device == "cuda")
-    text += "beside this lie the CUDA context and the buffers of the libraries: about 1.5 GB, not counted\n";
+    text +=
+        fmt::format("beside this lie the CUDA context and the buffers of the libraries: about {:.1f} GB, not counted\n",
+                    gb(kCudaContextBytes));
   return text + fmt::format("planned in {:.2f} s\n", plan.seconds_to_plan);
 }
 
@@ -84,9 +87,19 @@ void run_plan_command(const options::ParseResult& parsed) {
   std::set<std::string> explicitly_set;
   for (const auto& option : parsed.effective)
     if (option.source != "default") explicitly_set.insert(option.name);
-  const Plan made = make_plan(parsed.options, explicitly_set);
-  std::fputs(report(made, parsed.options.plan).c_str(), stdout);
-  if (!parsed.options.plan.json.empty()) io::write_file_atomic(parsed.options.plan.json, as_json(made).dump(2) + "\n");
+  const PlanOptions& job = parsed.options.plan;
+  Plan made;
+  std::string text;
+  if (job.fit_gb > 0) {
+    const plan::Fit fit = plan::find_fit(parsed, explicitly_set);
+    made = fit.fastest.front().plan;
+    text = fit_report(fit, job);
+  } else {
+    made = make_plan(parsed.options, explicitly_set);
+    text = report(made, job);
+  }
+  std::fputs(text.c_str(), stdout);
+  if (!job.json.empty()) io::write_file_atomic(job.json, as_json(made).dump(2) + "\n");
 }
 
 }  // namespace shardtune::train

@@ -138,5 +138,167 @@ class Refused(CliTest):
         self.check_failed_cleanly(done, 2, "usage", ["option world_size is for 'shardtune plan'"])
 
 
+HARDWARE = """
+device = a small one
+gpus_per_node = 8
+bf16_tflops = 1e-3
+fp16_tflops = 1e-3
+fp32_tflops = 1e-3
+memory_gb = 1
+memory_gb_per_second = 1
+link_gb_per_second = 0.1
+network_gb_per_second = 0.01
+pcie_gb_per_second = 0.1
+collective_launch_microseconds = 10
+kernel_launch_microseconds = 5
+matmul_efficiency = 0.5
+attention_efficiency = 0.5
+memory_efficiency = 0.5
+intra_node_efficiency = 0.5
+inter_node_efficiency = 0.5
+pcie_efficiency = 0.5
+"""
+
+
+class Fit(CliTest):
+    """The search on the small model, whose memory without kept layers is some 100 KB. --plan_device cpu: no allowance is added."""
+
+    def setUp(self):
+        super().setUp()
+        self.hardware = self.scratch / "hardware.ini"
+        self.hardware.write_text(HARDWARE)
+        self.json = self.scratch / "plan.json"
+
+    def job(self, **changes):
+        given = dict(model_name_or_path=CASES / "base-gqa", use_peft_lora=True, lora_r=4, max_length=LENGTH, dtype="float32",
+                     per_device_train_batch_size=4, gradient_accumulation_steps=2)
+        return options({**given, **changes})[1:]
+
+    def planning(self, **changes):
+        return options({**dict(world_size=4, ranks_per_node=2, plan_device="cpu", hardware=self.hardware, plan_json=self.json),
+                        **changes})[1:]
+
+    def figures(self, arguments):
+        done = plan(arguments)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        made = json.loads(self.json.read_text())
+        peak = max(made[part]["bytes"] for part in ("load", "step", "save"))
+        return peak, made["time"]["seconds"], done.stdout
+
+    def ini(self, text):
+        return text[text.index("#---- the fastest"):text.index("#---- end")]
+
+    def keys(self, text):
+        return dict(line.split(" = ", 1) for line in self.ini(text).splitlines() if not line.startswith("#"))
+
+    def test_fastest_that_fits(self):
+        given = self.planning()
+        held = dict(activation_policy="recompute", ffn_chunk_tokens=64, per_device_train_batch_size=1, gradient_accumulation_steps=8)
+        small, slow, _ = self.figures(self.job(**held) + given)
+        budget = 1.5 * small / 1e9
+        peak, seconds, text = self.figures(self.job() + given + ["--fit", f"{budget:.9f}"])
+        self.assertLessEqual(peak, 1e9 * budget)
+        self.assertLess(seconds, slow)
+        self.assertIn("looked at", text)
+        keys = self.keys(text)
+        # What the search sets and what was given, and nothing of the group Planning.
+        self.assertEqual(set(keys), {"fsdp_sharding_strategy", "accumulation_order", "per_device_train_batch_size",
+                                     "gradient_accumulation_steps", "ffn_chunk_tokens", "activation_policy", "model_name_or_path",
+                                     "use_peft_lora", "lora_r", "max_length", "dtype"})
+        rows = int(keys["per_device_train_batch_size"]) * int(keys["gradient_accumulation_steps"])
+        self.assertEqual(rows, 8)
+        # With room for everything, all layers keep their intermediates, and it is faster still.
+        _, fastest, text = self.figures(self.job() + given + ["--fit", "1"])
+        self.assertLess(fastest, seconds)
+        self.assertEqual(self.keys(text)["activation_policy"], "keep")
+
+    def test_printed_file_gives_the_same_plan(self):
+        peak, seconds, text = self.figures(self.job() + self.planning(fit=0.0008))
+        file = self.scratch / "fit.ini"
+        file.write_text(self.ini(text))
+        self.assertEqual(self.figures(["--config", str(file)] + self.planning())[:2], (peak, seconds))
+
+    def test_given_options_are_held(self):
+        changes = dict(activation_policy="every_2", accumulation_order="layer_first", fsdp_sharding_strategy="SHARD_GRAD_OP")
+        _, _, text = self.figures(self.job(**changes) + self.planning(fit=1))
+        keys = self.keys(text)
+        for name, value in changes.items():
+            self.assertEqual(keys[name], value)
+        self.assertIn("ffn_chunk_tokens", keys)
+
+    def test_allowance_of_gpus(self):
+        # The small model with the 1.5 GB of a CUDA context beside it.
+        done = plan(self.job() + self.planning(plan_device="cuda", fit=1.499))
+        self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+        done = plan(self.job() + self.planning(plan_device="cuda", fit=1.51))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("1.50 GB in it for the CUDA context", done.stdout)
+
+    def refuse(self, arguments, *words):
+        done = plan(arguments)
+        self.assertEqual(done.returncode, 2, done.stdout + done.stderr)
+        self.assertEqual(done.stdout, "")
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+        for word in words:
+            self.assertIn(word, done.stderr)
+
+    def test_nothing_fits(self):
+        self.refuse(self.job() + self.planning(fit=1e-5), "--fit 1e-05: nothing fits; the least is 0.001 GB a device",
+                    "--per_device_train_batch_size 1 --gradient_accumulation_steps 8", "--activation_policy recompute",
+                    "--fsdp_sharding_strategy")
+
+    def test_wants_hardware(self):
+        self.refuse(self.job() + self.planning(hardware=None, fit=1), "option fit needs a device: give hardware")
+
+    def test_budget_given_twice(self):
+        self.refuse(self.job(memory_budget_gib=1) + self.planning(fit=1), "fit and memory_budget_gib", "remove memory_budget_gib")
+
+
+class RunThatDoesNotFit(CliTest):
+    """config.json of a model that no test machine holds, and no weights: what is refused was refused before they were looked at."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = self.scratch / "huge"
+        self.folder.mkdir()
+        (self.folder / "config.json").write_text((CASES / "base-gqa" / "config.json").read_text())
+        self.change_config(self.folder, hidden_size=65536, intermediate_size=262144, num_hidden_layers=200)
+        self.data = self.rows([{"input_ids": list(range(1, 40))}] * 8)
+
+    def job(self, **changes):
+        return {**dict(model_name_or_path=self.folder, dataset_name=self.data, use_peft_lora=True, max_length=64, dtype="float32",
+                       per_device_train_batch_size=1, save_strategy="no", max_steps=1), **changes}
+
+    def test_refused_on_all_ranks(self):
+        for ranks in (1, 3):
+            out = self.scratch / f"out-{ranks}"
+            done = run(ranks, options(self.job(), output_dir=out))
+            message = self.check_failed_cleanly(done, 2, "usage", ["does not fit", "GiB at most", f"the {ranks} ranks", "--ignore_plan"])
+            self.check_nothing_written(out, ("usage", message))
+
+    def test_ignored_plan(self):
+        # The memory is not there all the same; the limit on addresses keeps the machine out of it.
+        done = run(1, options(self.job(), output_dir=self.scratch / "out", ignore_plan=True), before="ulimit -v 16000000")
+        self.check_failed_cleanly(done, 1, "out_of_memory", [])
+
+    def test_numbers_do_not_change(self):
+        found = []
+        for number, ignore in enumerate((None, True)):
+            out = self.scratch / f"same-{number}"
+            done = run(2, options(self.job(model_name_or_path=CASES / "base-gqa", max_steps=3), output_dir=out, logging_steps=1,
+                                  ignore_plan=ignore))
+            self.check_succeeded(done)
+            lines = read_lines(out / "metrics.jsonl")
+            found.append(([(line["loss"], line["grad_norm"]) for line in lines if "loss" in line],
+                          lines[-1]["step_ledger"], (out / "adapter_model.safetensors").read_bytes()))
+        self.assertEqual(found[0], found[1])
+
+    def test_auto_counts_as_recompute(self):
+        # A budget that only recomputation meets must reach the run's own choice of layers.
+        done = run(1, options(self.job(model_name_or_path=CASES / "base-gqa"), output_dir=self.scratch / "out",
+                              activation_policy="auto", memory_budget_gib=4))
+        self.check_succeeded(done)
+
+
 if __name__ == "__main__":
     main()

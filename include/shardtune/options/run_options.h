@@ -49,6 +49,10 @@ ParseResult parse_options(int argc, const char* const* argv, const char* const* 
 /// The options for the start banner: one line "  name  value  (source)" each, columns aligned, in the given order.
 std::string format_effective(const std::vector<EffectiveOption>& options);
 
+/// The options of a run that do not come from their default, as the text of an INI file in the given order; those of `shardtune
+/// plan` alone are left out. A value that no INI file can hold becomes a comment that says so.
+std::string effective_as_ini(const std::vector<EffectiveOption>& options);
+
 /// The options as one JSON object {name: {"value": text, "source": text}} in the given order, to be stored with the run.
 /// Values stay texts, so 64-bit seeds and fp64 rates survive any JSON reader.
 std::string effective_as_json(const std::vector<EffectiveOption>& options);

@@ -20,6 +20,7 @@ struct TrainOptions {
   std::string save_strategy = "epoch";  ///< no | steps | epoch
   std::int64_t save_steps = 500;
   std::int64_t save_total_limit = 0;  ///< 0: keep all
+  bool ignore_plan = false;  ///< start even where the plan says that the memory does not suffice
   std::string resume_from_checkpoint;  ///< "", a folder, or "true" for the newest complete one in output_dir
 };
 
@@ -32,6 +33,7 @@ struct PlanOptions {
   std::int64_t document_tokens = 0;  ///< of every document; 0: a row is one document
   double trained_fraction = 1;  ///< of a document's tokens, its last ones, that are trained on
   std::string hardware;  ///< file with the device's figures, for the time of a step; "": no time
+  double fit_gb = 0;  ///< memory of a device, in 10^9 bytes, for which the fastest settings are searched; 0: no search
   std::string trace;  ///< file for the step's trace; "": none
   std::string json;  ///< file for the figures; "": none
 };

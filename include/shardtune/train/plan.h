@@ -1,10 +1,13 @@
 #pragma once
+#include <algorithm>
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "shardtune/comm/communicator.h"
 #include "shardtune/core/ledger.h"
+#include "shardtune/data/rows.h"
 #include "shardtune/options/run_options.h"
 
 namespace shardtune::train {
@@ -33,14 +36,24 @@ struct Plan {
   double matmul_flops = 0, attention_flops = 0;  ///< of a step
   std::optional<StepTime> time;  ///< with options.plan.hardware
   double seconds_to_plan = 0;
+
+  /// Of the device: the most of load, step and save.
+  std::int64_t peak_bytes() const { return std::max({load.bytes, step.bytes, save.bytes}); }
+  /// Of what the ranks of a node have in common and of pinned memory, in the same way.
+  std::int64_t host_peak_bytes() const { return std::max({load.host_bytes, step.host_bytes, save.host_bytes}); }
 };
 
-/// Plays rank options.plan.rank of options.plan.world_size: builds the run, takes two steps (the second is what counts: the first one
-/// makes buffers) and gathers what a save gathers. Reads config.json and nothing else. Installs the ledger for the Meta device.
-/// Error(kUsage) when the options contradict each other and for the hardware file, Error(kBadModel) for config.json.
-Plan make_plan(const options::RunOptions& options, const std::set<std::string>& explicitly_set);
+/// What the CUDA context and the buffers of the libraries take of a GPU, about: no plan counts them.
+constexpr std::int64_t kCudaContextBytes = 1'500'000'000;
 
-/// `shardtune plan`: makes the plan and prints it.
+/// Plays rank options.plan.rank of options.plan.world_size: builds the run, takes two steps (the second is what counts: the first one
+/// makes buffers) and gathers what a save gathers. `rows`: those of a micro-batch; none: as options.plan and --max_length say.
+/// Reads config.json and nothing else. Installs the ledger for the Meta device; the CPU's is the caller's. Error(kUsage) when the
+/// options contradict each other and for the hardware file, Error(kBadModel) for config.json.
+Plan make_plan(const options::RunOptions& options, const std::set<std::string>& explicitly_set,
+               const std::vector<data::Row>& rows = {});
+
+/// `shardtune plan`: makes the plan, or with --fit searches the best one, and prints it.
 void run_plan_command(const options::ParseResult& parsed);
 
 }  // namespace shardtune::train

@@ -20,10 +20,12 @@
 
 namespace shardtune::train {
 
-/// A run on shapes alone, for the planner: no file but config.json is read, rows are made up, tensors lie on the Meta device.
+/// A run on shapes alone, for the planner: no file but config.json is read, rows are made up or
+/// given, tensors lie on the Meta device.
 struct ShapesOnly {
   std::int64_t document_tokens = 0;  ///< 0: a row is one document
   double trained_fraction = 1;
+  std::vector<data::Row> rows = {};  ///< of a micro-batch; none: made up
 };
 
 /// Everything a training run consists of, in the order in which it is built. Members refer to earlier ones.

@@ -105,11 +105,10 @@ LedgerPeak peak_of(const char* phase, F part) {
 
 }  // namespace
 
-Plan make_plan(const options::RunOptions& options, const std::set<std::string>& explicitly_set) {
+Plan make_plan(const options::RunOptions& options, const std::set<std::string>& explicitly_set,
+               const std::vector<data::Row>& rows) {
   const auto begin = std::chrono::steady_clock::now();
   static const bool installed = [] {
-    // Token ids stay on the host in every run; they count as well.
-    ops::install_ledger(c10::DeviceType::CPU);
     ops::install_ledger(c10::DeviceType::Meta);
     return true;
   }();
@@ -123,8 +122,9 @@ Plan make_plan(const options::RunOptions& options, const std::set<std::string>& 
   Plan made;
   std::unique_ptr<Run> run;
   made.load = peak_of("load", [&] {
-    run = build_run(options, *world, explicitly_set,
-                    ShapesOnly{.document_tokens = job.document_tokens, .trained_fraction = job.trained_fraction});
+    run = build_run(
+        options, *world, explicitly_set,
+        ShapesOnly{.document_tokens = job.document_tokens, .trained_fraction = job.trained_fraction, .rows = rows});
   });
   count_weights(*run, made);
   const std::vector<data::MicroBatch> batches = step_batches(*run);

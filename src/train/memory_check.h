@@ -1,0 +1,18 @@
+#pragma once
+#include <set>
+#include <string>
+
+#include "shardtune/train/run.h"
+
+namespace shardtune::train {
+
+/// Plans this rank's part of a run whose rows are known and whose weights are not read yet, and compares it with the memory that is
+/// free on the node. Counted is the least that the options allow: with --activation_policy auto no layer keeps its intermediates.
+/// AgreedError(kUsage) on all ranks when one has less than its plan needs. Takes the longest rows together, so a run may need
+/// less. Nothing is checked where nodes have different numbers of ranks. Collective.
+void refuse_what_cannot_fit(const Run& run, const std::set<std::string>& explicitly_set);
+
+/// Bytes of files in memory that the system gives back when the process's control group runs full; 0 where none limits memory.
+std::int64_t reclaimable_group_bytes();
+
+}  // namespace shardtune::train

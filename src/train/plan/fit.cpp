@@ -1,0 +1,115 @@
+#include "fit.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace shardtune::train::plan {
+namespace {
+
+constexpr std::int64_t kMostChunkTokens = 16'777'216;  // that --ffn_chunk_tokens takes
+
+class Search {
+ public:
+  Search(const Space& space, std::int64_t budget_bytes, Prober& prober)
+      : space_(space), budget_(budget_bytes), prober_(prober) {}
+
+  Found run() {
+    for (const std::string& strategy : space_.strategies)
+      for (const std::string& order : space_.orders)
+        for (const Split& split : space_.splits) {
+          // With one micro-batch all orders are the same.
+          if (split.micro_batches == 1 && order != space_.orders.front()) continue;
+          const Setting setting{
+              .strategy = strategy, .order = order, .rows = split.rows, .micro_batches = split.micro_batches};
+          if (!try_chunks(setting)) break;  // larger micro-batches take more
+        }
+    std::ranges::stable_sort(found_.fitting, {},
+                             [](const Candidate& one) { return std::pair(one.seconds, one.bytes); });
+    return std::move(found_);
+  }
+
+ private:
+  std::int64_t bytes(const Setting& setting) {
+    const std::int64_t bytes = prober_.bytes(setting);
+    if (found_.least.bytes == 0 || bytes < found_.least.bytes) found_.least = {setting, bytes, 0};
+    return bytes;
+  }
+
+  /// False when not even the least demanding chunk and policy fit.
+  bool try_chunks(Setting setting) {
+    const std::vector<std::int64_t> chunks = space_.chunks(setting.rows);
+    setting.chunk_tokens = chunks.front();
+    if (bytes(setting) > budget_) return false;
+    for (auto chunk = chunks.rbegin(); chunk != chunks.rend(); ++chunk) {
+      setting.chunk_tokens = *chunk;
+      setting.kept_layers = space_.layers;
+      // Nothing is faster with this chunk, and smaller ones are slower.
+      if (best_seconds_ && prober_.seconds(setting) >= *best_seconds_) return true;
+      setting.kept_layers = 0;
+      if (bytes(setting) > budget_) continue;
+      setting.kept_layers = most_kept_layers(setting);
+      add(setting);
+      if (setting.kept_layers == space_.layers) return true;
+    }
+    return true;
+  }
+
+  /// `setting` fits with no layer kept.
+  std::int64_t most_kept_layers(Setting setting) {
+    const auto bytes_with = [&](std::int64_t layers) {
+      setting.kept_layers = layers;
+      return bytes(setting);
+    };
+    std::int64_t fits = 0, too_many = space_.layers;
+    std::int64_t fits_bytes = bytes_with(fits), too_many_bytes = bytes_with(too_many);
+    if (too_many_bytes <= budget_) return too_many;
+    for (int turn = 0; too_many - fits > 1; ++turn) {
+      // The curve is made of a few straight pieces: its chord is a good guess, the middle now and then keeps it from creeping.
+      const double share = static_cast<double>(budget_ - fits_bytes) / static_cast<double>(too_many_bytes - fits_bytes);
+      const auto chord = static_cast<std::int64_t>(share * static_cast<double>(too_many - fits));
+      const std::int64_t step = turn % 3 == 2 ? (too_many - fits) / 2 : chord;
+      const std::int64_t guess = std::clamp(fits + step, fits + 1, too_many - 1);
+      const std::int64_t guess_bytes = bytes_with(guess);
+      if (guess_bytes <= budget_) fits = guess, fits_bytes = guess_bytes;
+      else too_many = guess, too_many_bytes = guess_bytes;
+    }
+    return fits;
+  }
+
+  void add(const Setting& setting) {
+    const double seconds = prober_.seconds(setting);
+    found_.fitting.push_back({setting, bytes(setting), seconds});
+    best_seconds_ = std::min(seconds, best_seconds_.value_or(seconds));
+  }
+
+  const Space& space_;
+  std::int64_t budget_;
+  Prober& prober_;
+  std::optional<double> best_seconds_;
+  Found found_;
+};
+
+}  // namespace
+
+std::vector<Split> splits_of(std::int64_t rows_of_step, std::int64_t most) {
+  std::vector<Split> splits;
+  for (std::int64_t rows = 1; rows <= std::min(rows_of_step, most); ++rows)
+    if (rows_of_step % rows == 0 && rows_of_step / rows <= most) splits.push_back({rows, rows_of_step / rows});
+  return splits;
+}
+
+std::vector<std::int64_t> Space::chunks(std::int64_t rows) const {
+  if (row_tokens == 0) return chunk_tokens;
+  const std::int64_t whole = std::min(rows * row_tokens, kMostChunkTokens);
+  std::vector<std::int64_t> list;
+  for (const std::int64_t tokens : chunk_tokens)
+    if (tokens < whole) list.push_back(tokens);
+  list.push_back(whole);
+  return list;
+}
+
+Found search(const Space& space, std::int64_t budget_bytes, Prober& prober) {
+  return Search(space, budget_bytes, prober).run();
+}
+
+}  // namespace shardtune::train::plan
