@@ -29,9 +29,9 @@ std::string fit_report(const plan::Fit& fit, const PlanOptions& job) {
       "settings for {} with {} GB, rank {} of {} ({} ranks a node); an estimate, nothing was loaded and nothing "
       "trained\n",
       time.device, job.fit_gb, job.rank, job.world_size, job.ranks_per_node);
-  if (const std::int64_t bytes = plan::uncounted_bytes(job); bytes > 0)
+  if (job.device == "cuda")
     text += fmt::format("every peak below has {:.2f} GB in it for the CUDA context and the buffers of the libraries\n",
-                        gb(bytes));
+                        gb(kCudaContextBytes));
   text += fmt::format("looked at {} settings with {} plans in {:.1f} s; the fastest that fit:\n\n", fit.settings,
                       fit.plans, fit.seconds);
   text += " peak GB    s/step   tokens/s    rows x micro chunk tokens  policy       order              strategy\n";

@@ -69,8 +69,8 @@ void refuse_what_cannot_fit(const Run& run, const std::set<std::string>& explici
   Need own;
   comm::agree(world, [&] {
     own.free_bytes = free_memory_bytes(node_ranks) + reclaimable_group_bytes() / node_ranks;
-    const Plan plan = make_plan(least_demanding(run, node_ranks, explicitly_set), explicitly_set, longest_rows(run));
-    own.bytes = plan.peak_bytes() + plan.host_peak_bytes() / node_ranks;
+    const options::RunOptions options = least_demanding(run, node_ranks, explicitly_set);
+    own.bytes = needed_bytes(make_plan(options, explicitly_set, longest_rows(run)), options.plan);
   });
   const std::vector<Need> needs = world.gather_values(own);
   const auto short_of = std::ranges::find_if(needs, [](const Need& one) { return one.bytes > one.free_bytes; });

@@ -1,5 +1,4 @@
 #pragma once
-#include <algorithm>
 #include <optional>
 #include <set>
 #include <string>
@@ -36,15 +35,14 @@ struct Plan {
   double matmul_flops = 0, attention_flops = 0;  ///< of a step
   std::optional<StepTime> time;  ///< with options.plan.hardware
   double seconds_to_plan = 0;
-
-  /// Of the device: the most of load, step and save.
-  std::int64_t peak_bytes() const { return std::max({load.bytes, step.bytes, save.bytes}); }
-  /// Of what the ranks of a node have in common and of pinned memory, in the same way.
-  std::int64_t host_peak_bytes() const { return std::max({load.host_bytes, step.host_bytes, save.host_bytes}); }
 };
 
 /// What the CUDA context and the buffers of the libraries take of a GPU, about: no plan counts them.
 constexpr std::int64_t kCudaContextBytes = 1'500'000'000;
+
+/// Memory that a rank needs at most, over load, step and save. On a GPU: of the device, with its context. On the CPU: of the node,
+/// with the rank's share of what the ranks of the node have in common.
+std::int64_t needed_bytes(const Plan& plan, const PlanOptions& job);
 
 /// Plays rank options.plan.rank of options.plan.world_size: builds the run, takes two steps (the second is what counts: the first one
 /// makes buffers) and gathers what a save gathers. `rows`: those of a micro-batch; none: as options.plan and --max_length say.

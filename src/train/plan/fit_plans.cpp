@@ -22,8 +22,7 @@ double gb_at_least(std::int64_t bytes) { return std::ceil(static_cast<double>(by
 /// Asks make_plan(), each question once.
 class PlanProber : public Prober {
  public:
-  PlanProber(const Choices& choices, const std::set<std::string>& given, std::int64_t uncounted_bytes)
-      : choices_(choices), given_(given), uncounted_bytes_(uncounted_bytes) {}
+  PlanProber(const Choices& choices, const std::set<std::string>& given) : choices_(choices), given_(given) {}
 
   /// One micro-batch after the other takes what one takes.
   std::int64_t bytes(const Setting& setting) override {
@@ -44,7 +43,7 @@ class PlanProber : public Prober {
     PlannedSettings planned;
     planned.options = choices_.apply(setting);
     planned.plan = make_plan(planned.options, given_);
-    planned.bytes = planned.plan.peak_bytes() + uncounted_bytes_;
+    planned.bytes = needed_bytes(planned.plan, planned.options.plan);
     ++plans_;
     return planned;
   }
@@ -72,7 +71,6 @@ class PlanProber : public Prober {
 
   const Choices& choices_;
   const std::set<std::string>& given_;
-  std::int64_t uncounted_bytes_;
   std::map<Setting, Figures> known_;
   std::set<Setting> settings_;
   std::size_t plans_ = 0;
@@ -102,15 +100,13 @@ std::vector<std::pair<Setting, PlannedSettings>> confirm(const std::vector<Candi
 
 }  // namespace
 
-std::int64_t uncounted_bytes(const PlanOptions& job) { return job.device == "cuda" ? kCudaContextBytes : 0; }
-
 Fit find_fit(const options::ParseResult& parsed, const std::set<std::string>& explicitly_set) {
   const auto begin = std::chrono::steady_clock::now();
   const PlanOptions& job = parsed.options.plan;
   const auto budget_bytes = static_cast<std::int64_t>(job.fit_gb * 1e9);
   const model::ModelConfig config = model::read_config(parsed.options.model.model_name_or_path);
   const Choices choices(parsed.options, explicitly_set, config.layers);
-  PlanProber prober(choices, explicitly_set, uncounted_bytes(job));
+  PlanProber prober(choices, explicitly_set);
   const Found found = search(choices.space(), budget_bytes, prober);
   auto confirmed = confirm(found.fitting, budget_bytes, prober);
   if (confirmed.empty()) refuse(job.fit_gb, found.least.setting, choices, prober);

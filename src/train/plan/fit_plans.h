@@ -10,7 +10,7 @@ namespace shardtune::train::plan {
 /// Settings the search looked at, with the plan of a whole step.
 struct PlannedSettings {
   options::RunOptions options;
-  std::int64_t bytes = 0;  ///< of a device, with those that no plan counts
+  std::int64_t bytes = 0;  ///< needed_bytes()
   Plan plan;
 };
 
@@ -25,8 +25,5 @@ struct Fit {
 /// --per_device_train_batch_size and --gradient_accumulation_steps given together: their product is. The trace that
 /// options.plan.trace asks for is that of the first. Error(kUsage) when nothing fits, with the least that does, and as make_plan().
 Fit find_fit(const options::ParseResult& parsed, const std::set<std::string>& explicitly_set);
-
-/// What a device needs beside what plans count.
-std::int64_t uncounted_bytes(const PlanOptions& job);
 
 }  // namespace shardtune::train::plan

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <memory>
@@ -104,6 +105,16 @@ LedgerPeak peak_of(const char* phase, F part) {
 }
 
 }  // namespace
+
+std::int64_t needed_bytes(const Plan& plan, const PlanOptions& job) {
+  std::int64_t device = 0, host = 0;
+  for (const LedgerPeak* peak : {&plan.load, &plan.step, &plan.save}) {
+    device = std::max(device, peak->bytes);
+    host = std::max(host, peak->host_bytes);
+  }
+  if (job.device == "cuda") return device + kCudaContextBytes;
+  return device + host / std::min(job.ranks_per_node, job.world_size);
+}
 
 Plan make_plan(const options::RunOptions& options, const std::set<std::string>& explicitly_set,
                const std::vector<data::Row>& rows) {

@@ -115,5 +115,27 @@ TEST(Effective, JsonKeepsOrderAndTexts) {
   EXPECT_EQ(json["a"]["source"], "command line");
 }
 
+TEST(Effective, IniTextIsReadBackAsTheSameOptions) {
+  const auto given = run({"plan", "--model_name_or_path", "a folder#1;2", "--use_peft_lora", "--lora_dropout", "0.1",
+                          "--adapter_name_or_path=", "--world_size", "4", "--plan_device", "cpu"});
+  const std::string text = effective_as_ini(given.effective);
+  EXPECT_EQ(text.find("world_size"), std::string::npos) << text;
+  EXPECT_EQ(text.find("plan_device"), std::string::npos) << text;
+  const TemporaryFile file(text);
+  const auto read = run({"plan", "--config", file.path()});
+  for (const auto& option : given.effective) {
+    if (option.name == "world_size" || option.name == "plan_device" || option.name == "config") continue;
+    EXPECT_EQ(effective(read, option.name).value, option.value);
+    EXPECT_EQ(effective(read, option.name).source == "default", option.source == "default") << option.name;
+  }
+}
+
+TEST(Effective, WhatNoIniFileCanHoldIsSaid) {
+  for (const char* value : {"a #b", "a ;b", "#a", "\"a", " a", "a "}) {
+    const std::string text = effective_as_ini({{"output_dir", value, "command line"}});
+    EXPECT_EQ(text, "# output_dir: no INI file can hold its value; give it on the command line\n") << value;
+  }
+}
+
 }  // namespace
 }  // namespace shardtune::options::test
