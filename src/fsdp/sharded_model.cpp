@@ -108,7 +108,8 @@ std::size_t ShardedModel::layer_buffers() const {
       std::count_if(units_.begin(), units_.end(), [](const auto& unit) { return unit->pool == 0; }));
   const Policy& policy = settings_.policy;
   if (policy.reshard == Reshard::kAfterBackward) return count;
-  const bool ahead = policy.forward_prefetch || policy.backward_prefetch == BackwardPrefetch::kPre;
+  const bool ahead =
+      policy.input_block > 1 || policy.forward_prefetch || policy.backward_prefetch == BackwardPrefetch::kPre;
   return std::min<std::size_t>(count, ahead ? 2 : 1);
 }
 

@@ -130,7 +130,8 @@ Rows model_rows() {
       {"activation_policy", group, "", Text{"POLICY"}, in_model(&ModelOptions::activation_policy),
        "Layers that keep their intermediate results: recompute (none), keep (all), every_N, last_K, or auto: as many "
        "as "
-       "memory allows. Empty: as gradient_checkpointing when that is given, else auto."},
+       "memory allows. inputs_every_N: none, and only one layer in N keeps its input; the others run forward once "
+       "more. Empty: as gradient_checkpointing when that is given, else auto."},
       {"ffn_chunk_tokens", group, "tokens", IntegerRange{1, kMaxTokens}, in_model(&ModelOptions::ffn_chunk_tokens),
        "Tokens that a layer takes at once, so that its work space does not grow with the batch: the feed-forward half "
        "exactly, the attention half whole documents (or rows), at least one."},

@@ -83,6 +83,7 @@ fsdp::ShardSettings plan_sharding(Run& run) {
                                .device = device_of(run)};
   comm::agree(world, [&] {
     run.policy = fsdp::make_policy(run.options.fsdp, world.size(), node->size());
+    run.policy.input_block = input_block(run.options.model);
     settings.policy = run.policy;
     settings.units = fsdp::wrap(run.model->units(), run.options.fsdp);
   });
@@ -166,6 +167,7 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
   std::vector<bool> kept = choose_kept_layers(*run, explicitly_set);
   comm::agree(communicator, [&] {
     StepSettings step{.compute_type = run->precision.compute,
+                      .input_block = run->policy.input_block,
                       .ffn_chunk_tokens = options.model.ffn_chunk_tokens,
                       .seed = options.data.seed,
                       .device = device_of(*run)};
