@@ -337,6 +337,10 @@ Rows planning_rows() {
                  "Consecutive ranks that share a node."}),
       {"plan_device", group, "", Choices{{"cuda", "cpu"}}, in_plan(&PlanOptions::device),
        "Whose kernels' memory is counted: the GPU's, or this machine's processor."},
+      {"plan_base_format", group, "", Choices{{"dense", "nf4"}}, in_plan(&PlanOptions::base_format),
+       "nf4: the frozen linears of the layers take the bytes of NF4 with double quantisation, and are expanded one at "
+       "a "
+       "time. For planning only: a run does not quantise yet."},
       {"plan_document_tokens", group, "tokens", IntegerRange{0, kMaxTokens}, in_plan(&PlanOptions::document_tokens),
        "Length of every document; rows are filled with them when packing. 0: a row is one document of max_length."},
       {"plan_trained_fraction", group, "", NumberRange{.min = 0, .max = 1, .above_min = true},

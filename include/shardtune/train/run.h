@@ -24,6 +24,7 @@ namespace shardtune::train {
 struct ShapesOnly {
   std::int64_t document_tokens = 0;  ///< 0: a row is one document
   double trained_fraction = 1;
+  bool nf4_base = false;  ///< frozen linears of the layers in the bytes of NF4 with double quantisation
 };
 
 /// Everything a training run consists of, in the order in which it is built. Members refer to earlier ones.

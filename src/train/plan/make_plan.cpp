@@ -128,7 +128,9 @@ Plan make_plan(const options::RunOptions& options, const std::set<std::string>& 
   std::unique_ptr<Run> run;
   made.load = peak_of("load", [&] {
     run = build_run(options, *world, explicitly_set,
-                    ShapesOnly{.document_tokens = job.document_tokens, .trained_fraction = job.trained_fraction});
+                    ShapesOnly{.document_tokens = job.document_tokens,
+                               .trained_fraction = job.trained_fraction,
+                               .nf4_base = job.base_format == "nf4"});
   });
   count_weights(*run, made);
   const std::vector<data::MicroBatch> batches = step_batches(*run);
