@@ -22,6 +22,7 @@ struct Fake {
   ncclResult_t id_result = ncclSuccess;
   ncclResult_t finalise_result = ncclSuccess;
   int communicators = 0, open_groups = 0;
+  std::map<int, std::vector<char>> sent;  ///< by receiver; a receive from rank r brings what was sent to r
 
   /// How many calls begin with `start`.
   int count(const std::string& start) const;

@@ -93,6 +93,14 @@ TEST_F(NcclTest, EmptyTransfersAskNcclForNothing) {
   EXPECT_EQ(fake().count("all-gather") + fake().count("send"), 0);
 }
 
+TEST_F(NcclTest, EachPieceOfAnExchangeHasItsPlace) {
+  const auto nccl = make();
+  for (std::size_t i = 0; i < full_.size(); ++i) full_[i] = static_cast<std::byte>(i + 1);
+  exchange(*nccl)->wait();
+  EXPECT_EQ(std::string(fake().sent.at(1).begin(), fake().sent.at(1).end()), "\x9\xA\xB\xC\xD\xE\xF\x10");
+  EXPECT_EQ(received_, full_) << "the fake's wire brings back from each rank what went to it";
+}
+
 TEST_F(NcclTest, CountsAreThoseOfTheInterface) {
   const auto nccl = make();
   gather(*nccl)->wait();
