@@ -8,40 +8,10 @@
 #include "shardtune/comm/nccl.h"
 #include "shardtune/comm/ordered_sum.h"
 #include "shardtune/comm/self.h"
+#include "support/device_array.h"
 
 namespace shardtune::testing {
 namespace {
-
-/// Device memory with the values of a vector, or zeroed.
-template <typename T>
-class DeviceArray {
- public:
-  explicit DeviceArray(std::size_t size) : size_(size) {
-    EXPECT_EQ(cudaMalloc(&data_, size * sizeof(T)), cudaSuccess);
-    EXPECT_EQ(cudaMemset(data_, 0, size * sizeof(T)), cudaSuccess);
-    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  }
-  explicit DeviceArray(const std::vector<T>& values) : DeviceArray(values.size()) {
-    EXPECT_EQ(cudaMemcpy(data_, values.data(), size_ * sizeof(T), cudaMemcpyHostToDevice), cudaSuccess);
-    // The copy may still be on its way, and the streams of the tests do not wait for the default stream.
-    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-  }
-  ~DeviceArray() { cudaFree(data_); }
-  DeviceArray(const DeviceArray&) = delete;
-  DeviceArray& operator=(const DeviceArray&) = delete;
-
-  std::span<T> span() { return {static_cast<T*>(data_), size_}; }
-  std::span<std::byte> bytes() { return std::as_writable_bytes(span()); }
-  std::vector<T> values() const {
-    std::vector<T> out(size_);
-    EXPECT_EQ(cudaMemcpy(out.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost), cudaSuccess);
-    return out;
-  }
-
- private:
-  void* data_ = nullptr;
-  std::size_t size_;
-};
 
 class Gpu : public ::testing::Test {
  protected:
