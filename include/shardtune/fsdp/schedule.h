@@ -1,4 +1,6 @@
 #pragma once
+#include <cstdint>
+
 #include "shardtune/fsdp/sharded_model.h"
 
 namespace shardtune::fsdp {
