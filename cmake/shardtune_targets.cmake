@@ -1,17 +1,20 @@
 # Helpers: shardtune_module(), shardtune_test(), shardtune_mpi_test().
 
 add_library(shardtune_flags INTERFACE)
-target_compile_options(shardtune_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual
-  -Wconversion -Wno-sign-conversion -fno-math-errno -ffp-contract=off)
+# nvcc hands what follows -Xcompiler to the host's compiler.
+target_compile_options(shardtune_flags INTERFACE "$<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wshadow;-Wnon-virtual-dtor;\
+-Woverloaded-virtual;-Wconversion;-Wno-sign-conversion;-fno-math-errno;-ffp-contract=off>"
+  "$<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra,-ffp-contract=off;--fmad=false>")
 if(SHARDTUNE_WERROR)
-  target_compile_options(shardtune_flags INTERFACE -Werror)
+  target_compile_options(shardtune_flags INTERFACE $<$<COMPILE_LANGUAGE:C,CXX>:-Werror>
+    $<$<COMPILE_LANGUAGE:CUDA>:--Werror=all-warnings>)
 endif()
 if(SHARDTUNE_SANITIZE)
   # -O1: the row loops would take minutes otherwise; assertions and stack traces stay.
-  target_compile_options(shardtune_flags INTERFACE -O1 -g1 -fsanitize=address,undefined -fno-omit-frame-pointer
-    -fno-sanitize-recover=undefined)
+  target_compile_options(shardtune_flags INTERFACE "$<$<COMPILE_LANGUAGE:C,CXX>:-O1;-g1;-fsanitize=address,undefined;\
+-fno-omit-frame-pointer;-fno-sanitize-recover=undefined>")
   # GCC sees values that are not set in its own <regex> once the sanitizers are on.
-  target_compile_options(shardtune_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+  target_compile_options(shardtune_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
   target_link_options(shardtune_flags INTERFACE -fsanitize=address,undefined)
 endif()
 target_include_directories(shardtune_flags INTERFACE ${CMAKE_SOURCE_DIR}/include)

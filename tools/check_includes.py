@@ -35,6 +35,7 @@ OWNED_LIBRARIES = {
     "hdf5": ("io",),
     "H5": ("io",),
     "mpi.h": ("comm",),
+    "cuda": ("comm",),
     "nccl": ("comm",),
     "pcre2": ("core",),
 }

@@ -33,7 +33,7 @@ check_sanitize() {
 
 check_format() {
   command -v clang-format >/dev/null || die "no clang-format; install the package clang-format"
-  git ls-files -z -- '*.h' '*.cpp' | xargs -0 -r clang-format --dry-run --Werror
+  git ls-files -z -- '*.h' '*.cpp' '*.cu' | xargs -0 -r clang-format --dry-run --Werror
 }
 
 check_matrix() { # every combination of sharding options; about an hour on 2 cores

@@ -47,12 +47,16 @@ build_jobs() {
   printf '%s\n' "${CMAKE_BUILD_PARALLEL_LEVEL:-$jobs}"
 }
 
+# Options of CMake that configure_and_build passes on.
+configure_options=()
+
 configure_and_build() { # PRESET [TARGET]
-  cmake --preset "$1" >"/tmp/shardtune-configure-$$.log" 2>&1 || {
+  cmake --preset "$1" "${configure_options[@]}" >"/tmp/shardtune-configure-$$.log" 2>&1 || {
     cat "/tmp/shardtune-configure-$$.log"
     rm -f "/tmp/shardtune-configure-$$.log"
     die "cmake --preset $1 failed, see above"
   }
+  sed -n 's/^-- CUDA parts:/CUDA parts:/p' "/tmp/shardtune-configure-$$.log"
   rm -f "/tmp/shardtune-configure-$$.log"
   cmake --build --preset "$1" --parallel "$(build_jobs)" ${2:+--target "$2"}
 }

@@ -1,9 +1,16 @@
 #!/usr/bin/env bash
 # Set-up, build and every test of this machine. What CI runs.
 #
-#   tools/run_tests.sh [ctest option...]      for example -L unit, or -R tokenizer
+#   tools/run_tests.sh [--cuda-parts] [ctest option...]      for example -L unit, or -R tokenizer
+#
+#   --cuda-parts   the CUDA parts must be compiled and linked; without it they are where the toolkit and NCCL are
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+if [ "${1:-}" = --cuda-parts ]; then
+  configure_options+=(-DSHARDTUNE_CUDA_PARTS=ON)
+  shift
+fi
 
 run_ctest() {
   ctest --test-dir build --output-on-failure --no-tests=error -j "${SHARDTUNE_TEST_JOBS:-2}" "$@"

@@ -26,6 +26,7 @@ struct AdapterSlots {
 
 struct LoraLinear {
   std::size_t base = 0;
+  std::int64_t in = 0, out = 0;
   std::optional<AdapterSlots> adapter;
   std::uint32_t site = 0;
 };
@@ -36,6 +37,8 @@ class LoraLinearGroup : public model::LinearGroup {
       : scaling_(config.scaling()), dropout_(config.dropout) {
     for (const LinearSpec& linear : linears) {
       LoraLinear entry{.base = unit.add({.name = linear.module + ".weight", .shape = {linear.out, linear.in}}),
+                       .in = linear.in,
+                       .out = linear.out,
                        .adapter = std::nullopt,
                        .site = linear.site};
       if (config.modules.contains(linear.module)) {
@@ -57,7 +60,7 @@ class LoraLinearGroup : public model::LinearGroup {
                                   const StepContext& context) const override {
     std::vector<at::Tensor> outputs;
     for (const LoraLinear& linear : linears_) {
-      at::Tensor y = ops::linear(x, unit.weights[linear.base]);
+      at::Tensor y = ops::linear(x, weight(linear, unit, x));
       if (linear.adapter) ops::add_low_rank(y, x, factors(linear, unit), key(linear, context));
       outputs.push_back(std::move(y));
     }
@@ -69,7 +72,7 @@ class LoraLinearGroup : public model::LinearGroup {
     at::Tensor result;
     for (std::size_t i = 0; i < linears_.size(); ++i) {
       const LoraLinear& linear = linears_[i];
-      ops::add_matmul(result, gradients[i], unit.weights[linear.base]);
+      ops::add_matmul(result, gradients[i], weight(linear, unit, x));
       if (!linear.adapter) continue;
       at::Tensor &a = unit.gradients[linear.adapter->a], &b = unit.gradients[linear.adapter->b];
       ops::low_rank_backward(x, gradients[i], factors(linear, unit), key(linear, context), result,
@@ -79,6 +82,13 @@ class LoraLinearGroup : public model::LinearGroup {
   }
 
  private:
+  /// The base's weight in the type of x.
+  at::Tensor weight(const LoraLinear& linear, const UnitTensors& unit, const at::Tensor& x) const {
+    const at::Tensor& stored = unit.weights[linear.base];
+    return stored.scalar_type() == at::kByte ? ops::dequantised(stored, linear.out, linear.in, x.scalar_type())
+                                             : stored;
+  }
+
   ops::LowRank factors(const LoraLinear& linear, const UnitTensors& unit) const {
     return {.a = unit.weights[linear.adapter->a], .b = unit.weights[linear.adapter->b], .scaling = scaling_};
   }

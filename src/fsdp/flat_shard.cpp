@@ -16,7 +16,10 @@ std::vector<std::size_t> slots_of(const model::UnitSpec& unit, bool trained) {
 
 std::vector<std::int64_t> sizes_of(const model::UnitSpec& unit, const std::vector<std::size_t>& slots) {
   std::vector<std::int64_t> sizes;
-  for (const std::size_t slot : slots) sizes.push_back(unit.parameters[slot].elements());
+  for (const std::size_t slot : slots) {
+    const model::Parameter& parameter = unit.parameters[slot];
+    sizes.push_back(parameter.stored_bytes > 0 ? parameter.stored_bytes : parameter.elements());
+  }
   return sizes;
 }
 
@@ -46,8 +49,13 @@ void FlatShard::for_each_range_of(
 }
 
 void FlatShard::views(const at::Tensor& full, const model::UnitSpec& unit, std::vector<at::Tensor>& out) const {
-  for (std::size_t t = 0; t < slots_.size(); ++t)
-    out[slots_[t]] = full.narrow(0, layout_.offset(t), layout_.size(t)).view(unit.parameters[slots_[t]].shape);
+  for (std::size_t t = 0; t < slots_.size(); ++t) {
+    const model::Parameter& parameter = unit.parameters[slots_[t]];
+    const at::Tensor part = full.narrow(0, layout_.offset(t), layout_.size(t));
+    if (parameter.quantised) out[slots_[t]] = part;
+    else if (parameter.stored_bytes > 0) out[slots_[t]] = part.view(at::kBFloat16).view(parameter.shape);
+    else out[slots_[t]] = part.view(parameter.shape);
+  }
 }
 
 }  // namespace shardtune::fsdp

@@ -1,5 +1,7 @@
 #include "shardtune/fsdp/schedule.h"
 
+#include <algorithm>
+
 namespace shardtune::fsdp {
 
 Schedule::Schedule(ShardedModel& model, const Policy& policy, bool tied)
@@ -36,8 +38,34 @@ void Schedule::leave_turn() {
   if (table_apart_) model_.reshard(table_);
 }
 
+/// Of the unit's layers; the embedding may stand before it.
+std::int64_t Schedule::first_layer(std::size_t unit) const {
+  return std::max<std::int64_t>(static_cast<std::int64_t>(model_.stages_of(unit).front()), 1) - 1;
+}
+
+std::size_t Schedule::runs_again_from(std::size_t unit) const {
+  const std::int64_t block = policy_.input_block, first = first_layer(unit);
+  if (!has_layers(unit) || first % block == 0) return unit;
+  // The unit behind, which backward has passed, needed the same block.
+  const bool done = has_layers(unit + 1) && first_layer(unit + 1) / block == first / block;
+  return done ? unit : model_.unit_of(static_cast<std::size_t>(first - first % block + 1));
+}
+
+void Schedule::enter_again(std::size_t unit, std::size_t before) {
+  model_.unshard(unit);
+  // `before` was asked for when backward came to the unit behind it, or is asked for here.
+  if (policy_.backward_prefetch == BackwardPrefetch::kPre) model_.prefetch(unit + 1 < before ? unit + 1 : before);
+}
+
+void Schedule::leave_again(std::size_t unit, std::size_t before) {
+  // The last of them is the first that backward meets after `before`.
+  if (policy_.reshard == Reshard::kAfterBackward || unit + 1 == before) return;
+  if (policy_.reshard == Reshard::kToInnerGroup) model_.reshard_to_inner(unit);
+  else model_.reshard(unit);
+}
+
 void Schedule::prefetch_before(std::size_t unit) {
-  if (unit > 0 && has_layers(unit - 1)) model_.prefetch(unit - 1);
+  if (unit > 0 && has_layers(unit - 1)) model_.prefetch(runs_again_from(unit - 1));
 }
 
 void Schedule::enter_backward(std::size_t unit) {

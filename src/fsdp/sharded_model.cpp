@@ -108,15 +108,16 @@ std::size_t ShardedModel::layer_buffers() const {
       std::count_if(units_.begin(), units_.end(), [](const auto& unit) { return unit->pool == 0; }));
   const Policy& policy = settings_.policy;
   if (policy.reshard == Reshard::kAfterBackward) return count;
-  const bool ahead = policy.forward_prefetch || policy.backward_prefetch == BackwardPrefetch::kPre;
+  const bool ahead =
+      policy.input_block > 1 || policy.forward_prefetch || policy.backward_prefetch == BackwardPrefetch::kPre;
   return std::min<std::size_t>(count, ahead ? 2 : 1);
 }
 
 /// Embedding and head may take one of two layer buffers that turn over: when the embedding is needed only one other unit is, and
 /// the head meets the last layer alone.
 bool ShardedModel::layers_lend_buffers(std::int64_t layer_bytes, std::int64_t other_bytes) const {
-  return layer_buffers() == 2 && settings_.policy.reshard != Reshard::kAfterBackward && !borrower_ &&
-         other_bytes <= layer_bytes;
+  const bool turn_over = layer_buffers() == 2 && settings_.policy.reshard != Reshard::kAfterBackward && !borrower_;
+  return turn_over && 2 * std::max(layer_bytes, other_bytes) <= 2 * layer_bytes + other_bytes;
 }
 
 void ShardedModel::make_buffers() {
@@ -138,6 +139,7 @@ void ShardedModel::make_buffers() {
   if (layers_lend_buffers(bytes[0], bytes[1])) {
     for (auto& unit : units_)
       if (unit->pool == 1) unit->pool = 0;
+    bytes[0] = std::max(bytes[0], bytes[1]);
     trained_elements[0] = std::max(trained_elements[0], trained_elements[1]);
     bytes[1] = trained_elements[1] = 0;
   }

@@ -130,7 +130,8 @@ Rows model_rows() {
       {"activation_policy", group, "", Text{"POLICY"}, in_model(&ModelOptions::activation_policy),
        "Layers that keep their intermediate results: recompute (none), keep (all), every_N, last_K, or auto: as many "
        "as "
-       "memory allows. Empty: as gradient_checkpointing when that is given, else auto."},
+       "memory allows. inputs_every_N: none, and only one layer in N keeps its input; the others run forward once "
+       "more. Empty: as gradient_checkpointing when that is given, else auto."},
       {"ffn_chunk_tokens", group, "tokens", IntegerRange{1, kMaxTokens}, in_model(&ModelOptions::ffn_chunk_tokens),
        "Tokens that a layer takes at once, so that its work space does not grow with the batch: the feed-forward half "
        "exactly, the attention half whole documents (or rows), at least one."},
@@ -338,6 +339,10 @@ Rows planning_rows() {
                  "Consecutive ranks that share a node."}),
       {"plan_device", group, "", Choices{{"cuda", "cpu"}}, in_plan(&PlanOptions::device),
        "Whose kernels' memory is counted: the GPU's, or this machine's processor."},
+      {"plan_base_format", group, "", Choices{{"dense", "nf4"}}, in_plan(&PlanOptions::base_format),
+       "nf4: the frozen linears of the layers take the bytes of NF4 with double quantisation, and are expanded one at "
+       "a "
+       "time. For planning only: a run does not quantise yet."},
       {"plan_document_tokens", group, "tokens", IntegerRange{0, kMaxTokens}, in_plan(&PlanOptions::document_tokens),
        "Length of every document; rows are filled with them when packing. 0: a row is one document of max_length."},
       {"plan_trained_fraction", group, "", NumberRange{.min = 0, .max = 1, .above_min = true},

@@ -28,6 +28,8 @@ std::optional<std::int64_t> number_after(const std::string& text, std::string_vi
   return number;
 }
 
+constexpr std::string_view kInputsEvery = "inputs_every_";
+
 /// The policy that is meant, after --gradient_checkpointing had its say.
 std::string policy_name(const model::ModelOptions& options, const std::set<std::string>& explicitly_set) {
   const std::string& policy = options.activation_policy;
@@ -142,6 +144,10 @@ std::int64_t free_memory_bytes(int ranks_on_node) {
   return std::max<std::int64_t>(free, 0) / ranks_on_node;
 }
 
+std::int64_t input_block(const model::ModelOptions& options) {
+  return number_after(options.activation_policy, kInputsEvery).value_or(1);
+}
+
 std::vector<bool> choose_kept_layers(const Run& run, const std::set<std::string>& explicitly_set) {
   const auto layers = static_cast<std::size_t>(run.config.layers);
   std::vector<bool> kept(layers, false);
@@ -157,10 +163,10 @@ std::vector<bool> choose_kept_layers(const Run& run, const std::set<std::string>
     else if (policy == "auto") {
       automatic = true;
       from_the_end = layers_that_fit(run);
-    } else if (policy != "recompute")
+    } else if (policy != "recompute" && !number_after(policy, kInputsEvery))
       fail(ErrorClass::kUsage,
            "--activation_policy '{}' is not known; allowed are recompute, keep, every_N (one layer in N keeps), last_K "
-           "(the last K layers keep) and auto",
+           "(the last K layers keep), inputs_every_N (one layer in N keeps its input and nothing else) and auto",
            policy);
     if (run.options.model.memory_budget_gib > 0 && !automatic)
       fail(ErrorClass::kUsage, "--memory_budget_gib is for --activation_policy auto, not for {}; leave one of them out",

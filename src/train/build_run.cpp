@@ -84,11 +84,32 @@ fsdp::ShardSettings plan_sharding(Run& run) {
                                .device = device_of(run)};
   comm::agree(world, [&] {
     run.policy = fsdp::make_policy(run.options.fsdp, world.size(), node->size());
+    run.policy.input_block = input_block(run.options.model);
     settings.policy = run.policy;
     settings.units = fsdp::wrap(run.model->units(), run.options.fsdp);
   });
   run.mesh = std::make_unique<comm::Mesh>(world, run.policy.shard_size, run.policy.inner_size);
   return settings;
+}
+
+/// NF4 packs two weights into a byte; blocks of 64 have a scale of a byte, and 256 of these one of four bytes.
+std::int64_t nf4_bytes(std::int64_t elements) {
+  return (elements + 1) / 2 + (elements + 63) / 64 + (elements + 16383) / 16384 * 4;
+}
+
+/// The model's units as they are stored. With an NF4 base every frozen parameter counts in bytes; embedding, norms and head stay
+/// bf16.
+std::vector<model::UnitSpec> stored_units(const Run& run, fsdp::ShardSettings& settings) {
+  std::vector<model::UnitSpec> units = run.model->units();
+  if (!run.shapes_only || !run.shapes_only->nf4_base) return units;
+  settings.base_type = at::kByte;
+  for (std::size_t unit = 0; unit < units.size(); ++unit)
+    for (model::Parameter& parameter : units[unit].parameters) {
+      if (parameter.trainable) continue;
+      parameter.quantised = unit > 0 && unit + 1 < units.size() && parameter.shape.size() == 2;
+      parameter.stored_bytes = parameter.quantised ? nf4_bytes(parameter.elements()) : 2 * parameter.elements();
+    }
+  return units;
 }
 
 /// Whether the frozen base should lie in the node's shared memory; the same on all ranks. Collective.
@@ -149,6 +170,10 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
   comm::agree(communicator, [&] {
     run->config = model::read_config(options.model.model_name_or_path);
     run->precision = choose_precision(options, run->config, ops::has_fp16() || plans_gpus(*run));
+    if (shapes_only && shapes_only->nf4_base &&
+        (run->precision.compute != at::kBFloat16 || !options.adapter.use_peft_lora))
+      fail(ErrorClass::kUsage,
+           "--plan_base_format nf4 is planned with LoRA in bfloat16; give --use_peft_lora and --dtype bfloat16");
     if (run->precision.loss_scaling) run->scaler.emplace();
     make_model(*run, explicitly_set);
     if (shapes_only)
@@ -158,10 +183,11 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
   });
   check_same_inputs(*run);
   if (!shapes_only && !options.train.ignore_plan) refuse_what_cannot_fit(*run, explicitly_set);
-  const fsdp::ShardSettings settings = plan_sharding(*run);
+  fsdp::ShardSettings settings = plan_sharding(*run);
+  const std::vector<model::UnitSpec> units = stored_units(*run, settings);
   std::unique_ptr<comm::SharedMemory> base = make_shared_base(*run, settings);
   comm::agree(communicator, [&] {
-    run->shards = std::make_unique<fsdp::ShardedModel>(run->model->units(), settings, *run->mesh, std::move(base));
+    run->shards = std::make_unique<fsdp::ShardedModel>(units, settings, *run->mesh, std::move(base));
     if (!shapes_only) load_weights(*run);
   });
   run->shards->base_loaded();
@@ -169,6 +195,7 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
   std::vector<bool> kept = choose_kept_layers(*run, explicitly_set);
   comm::agree(communicator, [&] {
     StepSettings step{.compute_type = run->precision.compute,
+                      .input_block = run->policy.input_block,
                       .ffn_chunk_tokens = options.model.ffn_chunk_tokens,
                       .seed = options.data.seed,
                       .device = device_of(*run)};

@@ -71,7 +71,7 @@ void StepEngine::forward_unit(std::size_t unit, Walk& walk, bool training) {
       continue;
     }
     const std::size_t layer = stage - 1;
-    if (training) {
+    if (training && keeps_input(layer)) {
       ops::book(walk.x, Purpose::kKeptActivations);
       walk.saved[layer].input = walk.x;
     }
@@ -100,9 +100,32 @@ void StepEngine::backward_unit(std::size_t unit, Walk& walk) {
   shards_.zero_gradients(unit);
   if (!walk.batch->empty()) {
     const auto& stages = shards_.stages_of(unit);
+    forward_again(unit, stages.back() - (stages.back() > 0), walk);
     for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage) backward_stage(*stage, walk);
   }
   shards_.reduce(unit);
+}
+
+void StepEngine::forward_again(std::size_t unit, std::size_t last_layer, Walk& walk) {
+  if (walk.batch->empty() || settings_.input_block == 1) return;
+  const LedgerScope scope(Purpose::kWorkspace);
+  for (const std::size_t stage : shards_.stages_of(unit)) {
+    if (stage == 0 || stage > last_layer || keeps_input(stage) || walk.saved[stage].input.defined()) continue;
+    announce("forward again", stage);
+    at::Tensor& next = walk.saved[stage].input;
+    next = model_.layer(stage - 1).forward(walk.saved[stage - 1].input, shards_.stage(stage), walk.context, nullptr);
+    ops::book(next, Purpose::kKeptActivations);
+  }
+}
+
+void StepEngine::make_inputs_again(std::size_t unit, std::span<Walk> walks) {
+  if (settings_.input_block == 1 || shards_.stages_of(unit).back() == 0) return;
+  const std::size_t last_layer = shards_.stages_of(unit).back() - 1;
+  for (std::size_t again = schedule_.runs_again_from(unit); again < unit; ++again) {
+    schedule_.enter_again(again, unit);
+    for (Walk& walk : walks) forward_again(again, last_layer, walk);
+    schedule_.leave_again(again, unit);
+  }
 }
 
 void StepEngine::turn(Walk& walk, double scale) {
@@ -120,6 +143,7 @@ void StepEngine::turn(Walk& walk, double scale) {
     ops::book(walk.gradient, Purpose::kStream);
     walk.x.reset();
     const auto& stages = shards_.stages_of(unit);
+    forward_again(unit, model_.layers() - 1, walk);
     for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage)
       if (!is_head(*stage)) backward_stage(*stage, walk);
   }
@@ -142,6 +166,7 @@ std::vector<double> StepEngine::forward_backward(std::span<const data::MicroBatc
   for (Walk& walk : walks) turn(walk, scale);
   schedule_.leave_turn();
   for (std::size_t unit = last; unit-- > 0;) {
+    make_inputs_again(unit, walks);
     schedule_.enter_backward(unit);
     for (Walk& walk : walks) backward_unit(unit, walk);
     schedule_.leave_backward(unit);

@@ -90,6 +90,9 @@ class Plan(CliTest):
     def test_layers_that_keep(self):
         self.check(2, activation_policy="every_2", share_base_on_node="false")
 
+    def test_half_of_the_inputs(self):
+        self.check(2, activation_policy="inputs_every_2", share_base_on_node="false")
+
     def test_all_layers_keep(self):
         self.check(1, activation_policy="keep")
 

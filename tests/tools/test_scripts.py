@@ -45,7 +45,9 @@ class Includes(unittest.TestCase):
                            ("src/data/x.cpp", '#include "shardtune/nowhere/x.h"'),
                            ("src/data/x.cpp", '#include "../io/transfer.h"'),
                            ("src/train/x.cpp", "#include <boost/program_options.hpp>"),
-                           ("src/fsdp/x.cpp", "#include <mpi.h>"), ("src/data/x.cpp", "#include <ATen/ATen.h>")):
+                           ("src/fsdp/x.cpp", "#include <mpi.h>"),
+                           ("src/fsdp/x.cu", "#include <cuda_runtime.h>"), ("src/train/x.cpp", "#include <nccl.h>"),
+                           ("src/data/x.cpp", "#include <ATen/ATen.h>")):
             self.assertEqual(len(self.problems(path, line)), 1, line)
 
     def test_unknown_module(self):

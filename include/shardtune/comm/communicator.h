@@ -9,7 +9,15 @@
 #include <type_traits>
 #include <vector>
 
+struct CUstream_st;  // CUDA's own name for what a cudaStream_t points to
+
 namespace shardtune::comm {
+
+/// A device stream, not owned: a cudaStream_t without CUDA's headers. Null is the host; CUDA's default stream, whose handle
+/// is null as well, goes by the name cudaStreamLegacy here.
+struct StreamRef {
+  CUstream_st* stream = nullptr;
+};
 
 /// A collective that was started. wait() returns when the receive buffer is complete and both buffers may be used again.
 class Pending {
@@ -17,6 +25,9 @@ class Pending {
   virtual ~Pending() = default;
   /// Blocks. Throws Error(kCommunication) on a library error or when the deadline passes.
   virtual void wait() = 0;
+  /// Makes `stream` wait instead of the host: work queued on it from now on finds what wait() promises, and the buffers must
+  /// live until that work is done. Throws as wait() does. A communicator over host memory has nothing to queue: it waits here.
+  virtual void wait_on(StreamRef /*stream*/) { wait(); }
 };
 
 /// What was moved, asserted by tests. Bytes are those that cross between ranks: received for gathers, sent for exchanges. One

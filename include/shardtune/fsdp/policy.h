@@ -27,6 +27,9 @@ struct Policy {
   Reshard reshard = Reshard::kAfterForward;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
   bool forward_prefetch = true;
+  /// Layers in a block that keep one input, its first one's; backward runs forward again through the block before it goes back over
+  /// it. 1: every layer keeps its input.
+  std::int64_t input_block = 1;
 };
 
 /// `ranks` of the job, `node_ranks` of this node (HYBRID strategies shard inside a node). Error(kUsage) for a mesh that cannot be.

@@ -1,4 +1,6 @@
 #pragma once
+#include <cstdint>
+
 #include "shardtune/fsdp/sharded_model.h"
 
 namespace shardtune::fsdp {
@@ -24,6 +26,11 @@ class Schedule {
   void leave_forward(std::size_t unit, bool training);
   void enter_turn();
   void leave_turn();
+  /// The first unit that runs forward again before backward of `unit`, because inputs of its layers were not kept; `unit` itself
+  /// when none does. The units from there to the one before `unit` are entered and left in order, then comes enter_backward(unit).
+  std::size_t runs_again_from(std::size_t unit) const;
+  void enter_again(std::size_t unit, std::size_t before);
+  void leave_again(std::size_t unit, std::size_t before);
   void enter_backward(std::size_t unit);
   void leave_backward(std::size_t unit);
 
@@ -32,6 +39,7 @@ class Schedule {
   /// The last unit before the turn, which is the first of backward.
   bool turns_next(std::size_t unit) const { return unit + 1 == last_; }
   void prefetch_before(std::size_t unit);
+  std::int64_t first_layer(std::size_t unit) const;
 
   ShardedModel& model_;
   Policy policy_;

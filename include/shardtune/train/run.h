@@ -1,4 +1,5 @@
 #pragma once
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <set>
@@ -25,6 +26,7 @@ namespace shardtune::train {
 struct ShapesOnly {
   std::int64_t document_tokens = 0;  ///< 0: a row is one document
   double trained_fraction = 1;
+  bool nf4_base = false;  ///< frozen linears of the layers in the bytes of NF4 with double quantisation
   std::vector<data::Row> rows = {};  ///< of a micro-batch; none: made up
 };
 

@@ -14,6 +14,7 @@ struct StepSettings {
   at::ScalarType compute_type{};  ///< of activations
   /// By layer: true keeps what backward needs, false keeps only the layer's input and computes it again. Empty: none is kept.
   std::vector<bool> keep_layers{};
+  std::int64_t input_block = 1;  ///< layers that keep one input together, see fsdp::Policy
   std::int64_t ffn_chunk_tokens = 0;  ///< see model::StepContext
   std::uint64_t seed = 42;  ///< keys dropout
   at::Device device = at::kCPU;
@@ -56,6 +57,11 @@ class StepEngine {
 
   /// Every stage of the unit but the head.
   void forward_unit(std::size_t unit, Walk& walk, bool training);
+  bool keeps_input(std::size_t layer) const { return layer % static_cast<std::size_t>(settings_.input_block) == 0; }
+  /// Makes the inputs again that backward of the unit needs and that were not kept.
+  void make_inputs_again(std::size_t unit, std::span<Walk> walks);
+  /// The inputs of layers up to `last_layer` that the unit's layers give.
+  void forward_again(std::size_t unit, std::size_t last_layer, Walk& walk);
   void backward_stage(std::size_t stage, Walk& walk);
   void backward_unit(std::size_t unit, Walk& walk);
   /// The last unit: its forward, the loss, its backward.

@@ -2,6 +2,7 @@
 
 #include "gemm.h"
 #include "shardtune/core/error.h"
+#include "shardtune/core/ledger.h"
 #include "shardtune/core/ops.h"
 #include "shardtune/core/shape_only.h"
 #include "tell.h"
@@ -98,6 +99,14 @@ void add_matmul(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
 }
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& w) { return ops::matmul(x, w.t()); }
+
+at::Tensor dequantised(const at::Tensor& packed, std::int64_t out, std::int64_t in, at::ScalarType type) {
+  SHARDTUNE_CHECK(packed.is_meta(), "quantised weights are only planned with so far");
+  const LedgerScope scope(Purpose::kDequantised);
+  at::Tensor dense = at::empty({out, in}, packed.options().dtype(type));
+  tell_rows(dense, 1 + static_cast<double>(packed.nbytes()) / static_cast<double>(dense.nbytes()));
+  return dense;
+}
 
 void add_weight_gradient(at::Tensor& sink, const at::Tensor& gradient, const at::Tensor& x) {
   tell_matmul(x.scalar_type(), gradient.size(1), x.size(0), x.size(1));

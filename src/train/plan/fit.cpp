@@ -42,36 +42,43 @@ class Search {
     if (bytes(setting) > budget_) return false;
     for (auto chunk = chunks.rbegin(); chunk != chunks.rend(); ++chunk) {
       setting.chunk_tokens = *chunk;
-      setting.kept_layers = space_.layers;
+      setting.policy = last_policy();
       // Nothing is faster with this chunk, and smaller ones are slower.
       if (best_seconds_ && prober_.seconds(setting) >= *best_seconds_) return true;
-      setting.kept_layers = 0;
+      setting.policy = 0;
       if (bytes(setting) > budget_) continue;
-      setting.kept_layers = most_kept_layers(setting);
+      setting.policy = fastest_policy(setting);
       add(setting);
-      if (setting.kept_layers == space_.layers) return true;
+      if (setting.policy == last_policy()) return true;
     }
     return true;
   }
 
-  /// `setting` fits with no layer kept.
-  std::int64_t most_kept_layers(Setting setting) {
-    const auto bytes_with = [&](std::int64_t layers) {
-      setting.kept_layers = layers;
+  std::int64_t last_policy() const { return static_cast<std::int64_t>(space_.policies.size()) - 1; }
+
+  /// The last that fits. `setting` fits with the first.
+  std::int64_t fastest_policy(Setting setting) {
+    const auto bytes_with = [&](std::int64_t policy) {
+      setting.policy = policy;
       return bytes(setting);
     };
-    std::int64_t fits = 0, too_many = space_.layers;
-    std::int64_t fits_bytes = bytes_with(fits), too_many_bytes = bytes_with(too_many);
-    if (too_many_bytes <= budget_) return too_many;
-    for (int turn = 0; too_many - fits > 1; ++turn) {
+    std::int64_t fits = 0, too_much = last_policy();
+    std::int64_t fits_bytes = bytes_with(fits), too_much_bytes = bytes_with(too_much);
+    if (too_much_bytes <= budget_) return too_much;
+    for (int turn = 0; too_much - fits > 1; ++turn) {
       // The curve is made of a few straight pieces: its chord is a good guess, the middle now and then keeps it from creeping.
-      const double share = static_cast<double>(budget_ - fits_bytes) / static_cast<double>(too_many_bytes - fits_bytes);
-      const auto chord = static_cast<std::int64_t>(share * static_cast<double>(too_many - fits));
-      const std::int64_t step = turn % 3 == 2 ? (too_many - fits) / 2 : chord;
-      const std::int64_t guess = std::clamp(fits + step, fits + 1, too_many - 1);
+      const double share = static_cast<double>(budget_ - fits_bytes) / static_cast<double>(too_much_bytes - fits_bytes);
+      const auto chord = static_cast<std::int64_t>(share * static_cast<double>(too_much - fits));
+      const std::int64_t step = turn % 3 == 2 ? (too_much - fits) / 2 : chord;
+      const std::int64_t guess = std::clamp(fits + step, fits + 1, too_much - 1);
       const std::int64_t guess_bytes = bytes_with(guess);
-      if (guess_bytes <= budget_) fits = guess, fits_bytes = guess_bytes;
-      else too_many = guess, too_many_bytes = guess_bytes;
+      if (guess_bytes <= budget_) {
+        fits = guess;
+        fits_bytes = guess_bytes;
+      } else {
+        too_much = guess;
+        too_much_bytes = guess_bytes;
+      }
     }
     return fits;
   }

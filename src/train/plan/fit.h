@@ -9,8 +9,8 @@
 /// The search of `shardtune plan --fit`: the fastest settings whose memory is within a budget.
 ///
 /// A probe is a whole plan, so as few as possible are asked. The search relies on this, which holds for every strategy and order:
-///   memory does not shrink with larger micro-batches, with larger chunks and with more layers that keep their intermediates;
-///   time does not grow with larger chunks and with more layers that keep their intermediates.
+///   memory does not shrink with larger micro-batches, with larger chunks and with later policies of the list;
+///   time does not grow with larger chunks and with later policies.
 namespace shardtune::train::plan {
 
 /// What is searched: it changes memory and time of a run, but not what a step computes.
@@ -20,7 +20,7 @@ struct Setting {
   std::int64_t rows = 1;  ///< of a micro-batch
   std::int64_t micro_batches = 1;  ///< of a step
   std::int64_t chunk_tokens = 0;  ///< --ffn_chunk_tokens
-  std::int64_t kept_layers = 0;  ///< the last so many keep their intermediates
+  std::int64_t policy = 0;  ///< number in Space::policies
 
   auto operator<=>(const Setting&) const = default;
 };
@@ -41,7 +41,7 @@ struct Space {
   std::vector<Split> splits;  ///< by rows
   std::vector<std::int64_t> chunk_tokens;  ///< ascending
   std::int64_t row_tokens = 0;  ///< above 0: a micro-batch in one chunk is a choice too, and what is larger is none
-  std::int64_t layers = 0;  ///< kept ones from none to all; 0 where the policy is held
+  std::vector<std::string> policies;  ///< of activations, from the least memory to the least time
 
   /// Ascending, for micro-batches of so many rows.
   std::vector<std::int64_t> chunks(std::int64_t rows) const;
@@ -62,12 +62,11 @@ struct Candidate {
 };
 
 struct Found {
-  std::vector<Candidate>
-      fitting;  ///< fastest first; of settings that differ in kept layers only, the one that keeps the most
+  std::vector<Candidate> fitting;  ///< fastest first; of settings that differ in the policy only, the fastest that fits
   Candidate least;  ///< with the least bytes of all that were asked; without its seconds
 };
 
-/// Within `budget_bytes`. No strategy, order or split may be missing in `space`.
+/// Within `budget_bytes`. Every list of `space` has something in it.
 Found search(const Space& space, std::int64_t budget_bytes, Prober& prober);
 
 }  // namespace shardtune::train::plan

@@ -20,10 +20,22 @@ std::int64_t row_tokens(const options::RunOptions& options) {
   return options.data.packing || document == 0 ? longest : std::min(document, longest);
 }
 
+/// From the least memory to the least time. Of N layers' inputs made again, N lie beside the kept ones: beyond the root of the number
+/// of layers nothing is saved.
+std::vector<std::string> policies(std::int64_t layers) {
+  std::vector<std::string> names;
+  for (std::int64_t block = 2; block * block <= layers; block *= 2)
+    names.insert(names.begin(), fmt::format("inputs_every_{}", block));
+  names.emplace_back("recompute");
+  for (std::int64_t kept = 1; kept < layers; ++kept) names.push_back(fmt::format("last_{}", kept));
+  names.emplace_back("keep");
+  return names;
+}
+
 }  // namespace
 
 Choices::Choices(const options::RunOptions& options, const std::set<std::string>& given, std::int64_t layers)
-    : options_(options), layers_(layers),
+    : options_(options), policies_(policies(layers)),
       strategy_(options.plan.world_size > 1 && options.fsdp.version == 1 &&
                 !any_of(given, {"fsdp_sharding_strategy", "fsdp_reshard_after_forward", "shard_group_size"})),
       order_(!given.contains("accumulation_order")),
@@ -45,20 +57,16 @@ Space Choices::space() const {
   Space space{.strategies = strategies(),
               .orders = {train.accumulation_order},
               .splits = {{rows, micro_batches}},
-              .chunk_tokens = {options_.model.ffn_chunk_tokens}};
+              .chunk_tokens = {options_.model.ffn_chunk_tokens},
+              .policies = {options_.model.activation_policy}};
   if (order_) space.orders = {"micro_batch_first", "layer_first"};
   if (split_) space.splits = splits_of(rows * micro_batches, kMostRows);
   if (chunk_) {
     space.chunk_tokens.assign(kChunkTokens.begin(), kChunkTokens.end());
     space.row_tokens = row_tokens(options_);
   }
-  if (policy_) space.layers = layers_;
+  if (policy_) space.policies = policies_;
   return space;
-}
-
-std::string Choices::policy(const Setting& setting) const {
-  if (setting.kept_layers == 0) return "recompute";
-  return setting.kept_layers == layers_ ? "keep" : fmt::format("last_{}", setting.kept_layers);
 }
 
 options::RunOptions Choices::apply(const Setting& setting) const {
@@ -69,7 +77,7 @@ options::RunOptions Choices::apply(const Setting& setting) const {
   options.train.per_device_train_batch_size = setting.rows;
   options.train.gradient_accumulation_steps = setting.micro_batches;
   options.model.ffn_chunk_tokens = setting.chunk_tokens;
-  if (policy_) options.model.activation_policy = policy(setting);
+  if (policy_) options.model.activation_policy = policies_.at(static_cast<std::size_t>(setting.policy));
   return options;
 }
 
@@ -82,7 +90,7 @@ std::vector<std::pair<std::string, std::string>> Choices::named(const Setting& s
     list.emplace_back("gradient_accumulation_steps", fmt::format("{}", setting.micro_batches));
   }
   if (chunk_) list.emplace_back("ffn_chunk_tokens", fmt::format("{}", setting.chunk_tokens));
-  if (policy_) list.emplace_back("activation_policy", policy(setting));
+  if (policy_) list.emplace_back("activation_policy", policies_.at(static_cast<std::size_t>(setting.policy)));
   return list;
 }
 

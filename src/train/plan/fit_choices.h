@@ -22,11 +22,10 @@ class Choices {
   std::vector<std::pair<std::string, std::string>> named(const Setting& setting) const;
 
  private:
-  std::string policy(const Setting& setting) const;
   std::vector<std::string> strategies() const;
 
   const options::RunOptions& options_;
-  std::int64_t layers_;
+  std::vector<std::string> policies_;
   bool strategy_, order_, split_, chunk_, policy_;  ///< true: the search sets it
 };
 

@@ -54,9 +54,13 @@ double model_flops(const Run& run, const Plan& made) {
       weights += static_cast<double>(parameter.elements());
       if (parameter.trainable) trained += static_cast<double>(parameter.elements());
     }
+  double pairs = 0;
+  for (const data::Row& row : run.train_rows)
+    for (const std::int32_t length : row.segments) pairs += 0.5 * length * (length + 1.0);
+  // Attention makes two products in forward and five in backward.
+  const auto width = static_cast<double>(run.config.heads * run.config.head_dim * run.config.layers);
+  const double attention = 14 * pairs * width * static_cast<double>(run.options.train.gradient_accumulation_steps);
   const double tokens = static_cast<double>(made.tokens) / run.communicator->size();
-  // Attention's backward takes five products to forward's two; what was told may hold a second forward.
-  const double attention = made.attention_flops * (run.kept_layers == run.model->layers() ? 1.0 : 7.0 / 9.0);
   return tokens * (4 * weights + 2 * trained) + attention;
 }
 
@@ -133,9 +137,11 @@ Plan make_plan(const options::RunOptions& options, const std::set<std::string>& 
   Plan made;
   std::unique_ptr<Run> run;
   made.load = peak_of("load", [&] {
-    run = build_run(
-        options, *world, explicitly_set,
-        ShapesOnly{.document_tokens = job.document_tokens, .trained_fraction = job.trained_fraction, .rows = rows});
+    run = build_run(options, *world, explicitly_set,
+                    ShapesOnly{.document_tokens = job.document_tokens,
+                               .trained_fraction = job.trained_fraction,
+                               .nf4_base = job.base_format == "nf4",
+                               .rows = rows});
   });
   count_weights(*run, made);
   const std::vector<data::MicroBatch> batches = step_batches(*run);

@@ -117,7 +117,7 @@ TEST(Effective, JsonKeepsOrderAndTexts) {
 
 TEST(Effective, IniTextIsReadBackAsTheSameOptions) {
   const auto given = run({"plan", "--model_name_or_path", "a folder#1;2", "--use_peft_lora", "--lora_dropout", "0.1",
-                          "--adapter_name_or_path=", "--world_size", "4", "--plan_device", "cpu"});
+                          "--adapter_name_or_path", "", "--world_size", "4", "--plan_device", "cpu"});
   const std::string text = effective_as_ini(given.effective);
   EXPECT_EQ(text.find("world_size"), std::string::npos) << text;
   EXPECT_EQ(text.find("plan_device"), std::string::npos) << text;

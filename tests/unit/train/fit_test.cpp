@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kRowTokens = 2048;
 
-/// Memory is the larger of two straight lines in the kept layers, as at the turn and behind the layers that are computed again.
+/// Memory is the larger of two straight lines in the policy, as at the turn and behind the layers that are computed again.
 class MadeUp : public Prober {
  public:
   std::int64_t bytes(const Setting& one) override {
@@ -23,14 +23,14 @@ class MadeUp : public Prober {
     const std::int64_t weights = one.strategy == "FULL_SHARD" ? 1'000 : 8'000;
     const std::int64_t tokens = one.rows * kRowTokens;
     return weights + walks * tokens * 3 / 100 + one.chunk_tokens / 4 +
-           std::max(walks * tokens * one.kept_layers / 60, std::int64_t{700});
+           std::max(walks * tokens * one.policy / 60, std::int64_t{700});
   }
 
   double seconds(const Setting& one) override {
     const double tokens = static_cast<double>(one.rows * one.micro_batches * kRowTokens);
     const double walks = one.order == "layer_first" ? 1 : static_cast<double>(one.micro_batches);
-    return tokens * (4 - static_cast<double>(one.kept_layers) / 40) +
-           (one.strategy == "FULL_SHARD" ? 900 : 600) * walks + tokens / static_cast<double>(one.chunk_tokens);
+    return tokens * (4 - static_cast<double>(one.policy) / 40) + (one.strategy == "FULL_SHARD" ? 900 : 600) * walks +
+           tokens / static_cast<double>(one.chunk_tokens);
   }
 
   std::size_t asked() const { return asked_.size(); }
@@ -45,7 +45,7 @@ Space whole_space() {
           .splits = splits_of(12, 100),
           .chunk_tokens = {1024, 2048, 4096},
           .row_tokens = kRowTokens,
-          .layers = 40};
+          .policies = std::vector<std::string>(41)};
 }
 
 std::vector<Setting> everything(const Space& space) {
@@ -54,7 +54,7 @@ std::vector<Setting> everything(const Space& space) {
     for (const std::string& order : space.orders)
       for (const Split& split : space.splits)
         for (const std::int64_t chunk : space.chunks(split.rows))
-          for (std::int64_t kept = 0; kept <= space.layers; ++kept)
+          for (std::int64_t kept = 0; kept <= 40; ++kept)
             all.push_back({strategy, order, split.rows, split.micro_batches, chunk, kept});
   return all;
 }
@@ -90,7 +90,7 @@ TEST(FitSearch, WithoutRoomTheLeastIsTold) {
   EXPECT_EQ(found.least.setting.strategy, "FULL_SHARD");
 }
 
-TEST(FitSearch, KeepsTheMostLayersThatFit) {
+TEST(FitSearch, TakesTheLastPolicyThatFits) {
   Space space = whole_space();
   space.splits = {{2, 6}};
   space.strategies = {"FULL_SHARD"};
@@ -101,7 +101,7 @@ TEST(FitSearch, KeepsTheMostLayersThatFit) {
   for (std::int64_t kept = 11; kept < 40; ++kept) {
     const Setting exact{"FULL_SHARD", "micro_batch_first", 2, 6, 2048, kept};
     MadeUp prober;
-    EXPECT_EQ(search(space, costs.bytes(exact), prober).fitting.front().setting.kept_layers, kept);
+    EXPECT_EQ(search(space, costs.bytes(exact), prober).fitting.front().setting.policy, kept);
     EXPECT_LT(prober.asked(), 16U);
   }
 }
@@ -134,7 +134,8 @@ TEST(FitChoices, WithoutGivenOptionsAllAreSearched) {
   EXPECT_EQ(space.orders.size(), 2U);
   EXPECT_EQ(space.splits, splits_of(6, 100));
   EXPECT_EQ(space.row_tokens, 512);
-  EXPECT_EQ(space.layers, 4);
+  EXPECT_EQ(space.policies,
+            (std::vector<std::string>{"inputs_every_2", "recompute", "last_1", "last_2", "last_3", "keep"}));
 }
 
 TEST(FitChoices, HybridStrategiesWantSeveralWholeNodes) {
@@ -156,7 +157,7 @@ TEST(FitChoices, GivenOptionsAreHeld) {
   EXPECT_EQ(space.orders, std::vector<std::string>{"micro_batch_first"});
   EXPECT_EQ(space.splits, (std::vector<Split>{{2, 3}}));
   EXPECT_EQ(space.chunks(2), std::vector<std::int64_t>{300});
-  EXPECT_EQ(space.layers, 0);
+  EXPECT_EQ(space.policies, std::vector<std::string>{"every_2"});
   const Setting only{"FULL_SHARD", "micro_batch_first", 2, 3, 300, 0};
   EXPECT_TRUE(choices.named(only).empty());
   EXPECT_EQ(choices.apply(only).model.activation_policy, "every_2");
@@ -171,15 +172,15 @@ TEST(FitChoices, BothNumbersTogetherSayTheRowsOfAStep) {
 TEST(FitChoices, ASettingAsOptions) {
   const options::RunOptions options = job(8);
   const Choices choices(options, {}, 4);
-  const options::RunOptions applied = choices.apply({"SHARD_GRAD_OP", "layer_first", 3, 2, 1024, 1});
+  const options::RunOptions applied = choices.apply({"SHARD_GRAD_OP", "layer_first", 3, 2, 1024, 2});
   EXPECT_EQ(applied.fsdp.sharding_strategy, "SHARD_GRAD_OP");
   EXPECT_EQ(applied.train.accumulation_order, "layer_first");
   EXPECT_EQ(applied.train.per_device_train_batch_size, 3);
   EXPECT_EQ(applied.train.gradient_accumulation_steps, 2);
   EXPECT_EQ(applied.model.ffn_chunk_tokens, 1024);
   EXPECT_EQ(applied.model.activation_policy, "last_1");
-  EXPECT_EQ(choices.apply({"FULL_SHARD", "layer_first", 3, 2, 1024, 4}).model.activation_policy, "keep");
-  EXPECT_EQ(choices.apply({"FULL_SHARD", "layer_first", 3, 2, 1024, 0}).model.activation_policy, "recompute");
+  EXPECT_EQ(choices.apply({"FULL_SHARD", "layer_first", 3, 2, 1024, 5}).model.activation_policy, "keep");
+  EXPECT_EQ(choices.apply({"FULL_SHARD", "layer_first", 3, 2, 1024, 1}).model.activation_policy, "recompute");
 }
 
 }  // namespace
