@@ -70,7 +70,7 @@ void ShardedModel::unshard(std::size_t index) {
   prefetch(index);
   Unit& unit = *units_[index];
   if (unit.state == State::kGathered) return;
-  for (auto& pending : unit.pending) pending->wait();
+  for (auto& pending : unit.pending) pending->wait_on(settings_.stream);
   unit.pending.clear();
   unit.state = State::kGathered;
   hand_out(unit, unit.weights, &model::UnitTensors::weights);
@@ -113,7 +113,7 @@ std::vector<at::Tensor> ShardedModel::gather_trained(std::size_t index, const at
   if (unit.trained.empty()) return full;
   const LedgerScope scope(Purpose::kGatherBuffers);
   const at::Tensor buffer = at::empty({unit.trained.layout().full_elements()}, local.options());
-  mesh_.shard().all_gather_start(ops::bytes_of(local), ops::bytes_of(buffer))->wait();
+  mesh_.shard().all_gather_start(ops::bytes_of(local), ops::bytes_of(buffer))->wait_on(settings_.stream);
   unit.trained.views(buffer, unit.spec, full);
   return full;
 }

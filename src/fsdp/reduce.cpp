@@ -20,14 +20,14 @@ void add_in_fp64(at::Tensor& sum, const at::Tensor& parts, std::int64_t first) {
 }
 
 /// The sum over a group's ranks, in rank order, of `sum` (fp64), which may have any length. Collective.
-void add_over(comm::Communicator& group, at::Tensor& sum) {
+void add_over(comm::Communicator& group, at::Tensor& sum, comm::StreamRef stream) {
   const std::int64_t ranks = group.size(), count = sum.numel(), piece = (count + ranks - 1) / ranks;
   at::Tensor padded = at::zeros({piece * ranks}, sum.options()), received = at::empty_like(padded);
   padded.narrow(0, 0, count).copy_(sum);
-  group.exchange_start(ops::bytes_of(padded), ops::bytes_of(received))->wait();
+  group.exchange_start(ops::bytes_of(padded), ops::bytes_of(received))->wait_on(stream);
   at::Tensor own = at::zeros({piece}, sum.options());
   for (std::int64_t rank = 0; rank < ranks; ++rank) add_in_fp64<double>(own, received, rank * piece);
-  group.all_gather_start(ops::bytes_of(own), ops::bytes_of(padded))->wait();
+  group.all_gather_start(ops::bytes_of(own), ops::bytes_of(padded))->wait_on(stream);
   sum.copy_(padded.narrow(0, 0, count));
 }
 
@@ -64,7 +64,7 @@ void ShardedModel::reduce(std::size_t index, int use) {
   const at::Tensor received = receive_buffer_.narrow(0, 0, full.numel());
   at::Tensor sent = full;
   if (send_buffer_.defined()) sent = send_buffer_.narrow(0, 0, full.numel()).copy_(full);
-  group.exchange_start(ops::bytes_of(sent), ops::bytes_of(received))->wait();
+  group.exchange_start(ops::bytes_of(sent), ops::bytes_of(received))->wait_on(settings_.stream);
   for (std::int64_t rank = 0; rank < group.size(); ++rank) {
     if (settings_.reduce_type == at::kFloat) add_in_fp64<float>(sum, received, rank * shard);
     else add_in_fp64<at::BFloat16>(sum, received, rank * shard);
@@ -76,7 +76,7 @@ void ShardedModel::reduce_over_replicas() {
   const LedgerScope scope(Purpose::kGradients);
   for (auto& unit : units_)
     for (at::Tensor& sum : unit->sums)
-      if (sum.defined()) add_over(mesh_.replicate(), sum);
+      if (sum.defined()) add_over(mesh_.replicate(), sum, settings_.stream);
 }
 
 at::Tensor ShardedModel::reduced_gradient(std::size_t index) const {

@@ -53,8 +53,10 @@ std::size_t Schedule::runs_again_from(std::size_t unit) const {
 
 void Schedule::enter_again(std::size_t unit, std::size_t before) {
   model_.unshard(unit);
-  // `before` was asked for when backward came to the unit behind it, or is asked for here.
-  if (policy_.backward_prefetch == BackwardPrefetch::kPre) model_.prefetch(unit + 1 < before ? unit + 1 : before);
+  if (policy_.backward_prefetch != BackwardPrefetch::kPre) return;
+  // Two buffers: after the turn the last layer's unit holds one of them all the time.
+  if (unit + 1 < before && model_.is_gathered(before)) return;
+  model_.prefetch(unit + 1 < before ? unit + 1 : before);
 }
 
 void Schedule::leave_again(std::size_t unit, std::size_t before) {

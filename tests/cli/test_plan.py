@@ -2,10 +2,14 @@
 
 import json
 import os
+import re
 import subprocess
+import sys
+from pathlib import Path
 
 from support import BINARY, CASES, CliTest, environment, main, options, read_lines, run
 
+ROOT = Path(__file__).resolve().parents[2]
 LENGTH = 96
 DEMO = os.environ.get("SHARDTUNE_DEMO_MODEL", "")
 PURPOSES_AT_LEAST = 4096  # bytes; what is smaller is compared with this much room: token ids and the like
@@ -110,6 +114,21 @@ class Plan(CliTest):
 
     def test_rank_above_the_loops(self):
         self.check(1, lora_r=40)
+
+
+class Pages(CliTest):
+    """docs/memory.md and docs/time.md are what the script writes today, and keep to the aims."""
+
+    def test_pages_and_aims(self):
+        subprocess.run([sys.executable, str(ROOT / "tools" / "make_plan_pages.py"), "--binary", BINARY, "--out", str(self.scratch)],
+                       check=True, env=environment(), stdin=subprocess.DEVNULL)
+        for page in ("memory.md", "time.md"):
+            self.assertEqual((self.scratch / page).read_text(), (ROOT / "docs" / page).read_text(),
+                             f"run tools/make_plan_pages.py: docs/{page} is not what it writes")
+        peaks = re.findall(r"^\| ([^|]*) \| \*\*([0-9.]+)\*\*", (self.scratch / "memory.md").read_text(), re.MULTILINE)
+        # GB: the PEFT guide's users saw 72 to 80, and 35.6 with NF4.
+        for (name, peak), most in zip(peaks[:2] + peaks[5:6], (44, 33, 27)):
+            self.assertLessEqual(float(peak), most, name)
 
 
 class Refused(CliTest):

@@ -56,8 +56,8 @@ std::vector<Strategy> strategies() {
 const std::vector<const char*> kPrefetch = {"BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"};
 const std::vector<bool> kForwardPrefetch = {true, false};
 const std::vector<const char*> kOrders = {"micro_batch_first", "layer_first"};
-const std::vector<const char*> kActivations = {"recompute", "keep",           "every_2",
-                                               "last_1",    "inputs_every_2", "inputs_every_3"};
+const std::vector<const char*> kActivations = {"recompute",      "keep",           "every_2",       "last_1",
+                                               "inputs_every_2", "inputs_every_3", "inputs_every_4"};
 const std::vector<const char*> kShared = {"true", "false"};
 
 struct Kind {

@@ -20,6 +20,7 @@ struct ShardSettings {
   at::ScalarType trained_type = at::kFloat;  ///< in which trained parameters are gathered and used; masters are fp32
   at::ScalarType reduce_type = at::kFloat;  ///< in which gradients travel; sums are fp64
   at::Device device = at::kCPU;  ///< where shards and buffers lie
+  comm::StreamRef stream{};  ///< that computes, and so waits for collectives; null: the host does
 };
 
 /// Every rank keeps a part of each unit, gathers the unit when it is needed and lets it go afterwards. A unit holds one or more
