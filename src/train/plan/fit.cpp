@@ -1,6 +1,9 @@
 #include "fit.h"
 
 #include <algorithm>
+#include <iterator>
+#include <optional>
+#include <set>
 #include <utility>
 
 namespace shardtune::train::plan {
@@ -44,10 +47,12 @@ class Search {
       setting.chunk_tokens = *chunk;
       setting.policy = last_policy();
       // Nothing is faster with this chunk, and smaller ones are slower.
-      if (best_seconds_ && prober_.seconds(setting) >= *best_seconds_) return true;
+      if (too_slow(setting)) return true;
       setting.policy = 0;
       if (bytes(setting) > budget_) continue;
-      setting.policy = fastest_policy(setting);
+      const std::optional<std::int64_t> policy = fastest_policy(setting);
+      if (!policy) continue;
+      setting.policy = *policy;
       add(setting);
       if (setting.policy == last_policy()) return true;
     }
@@ -56,8 +61,8 @@ class Search {
 
   std::int64_t last_policy() const { return static_cast<std::int64_t>(space_.policies.size()) - 1; }
 
-  /// The last that fits. `setting` fits with the first.
-  std::int64_t fastest_policy(Setting setting) {
+  /// The last that fits, or nothing when it is too slow. `setting` fits with the first.
+  std::optional<std::int64_t> fastest_policy(Setting setting) {
     const auto bytes_with = [&](std::int64_t policy) {
       setting.policy = policy;
       return bytes(setting);
@@ -76,6 +81,7 @@ class Search {
         fits = guess;
         fits_bytes = guess_bytes;
       } else {
+        if (too_slow(setting)) return std::nullopt;
         too_much = guess;
         too_much_bytes = guess_bytes;
       }
@@ -83,16 +89,22 @@ class Search {
     return fits;
   }
 
+  /// As slow as the last of the few that are looked for.
+  bool too_slow(const Setting& setting) {
+    return seconds_.size() == kFew && prober_.seconds(setting) >= *seconds_.rbegin();
+  }
+
   void add(const Setting& setting) {
     const double seconds = prober_.seconds(setting);
     found_.fitting.push_back({setting, bytes(setting), seconds});
-    best_seconds_ = std::min(seconds, best_seconds_.value_or(seconds));
+    seconds_.insert(seconds);
+    if (seconds_.size() > kFew) seconds_.erase(std::prev(seconds_.end()));
   }
 
   const Space& space_;
   std::int64_t budget_;
   Prober& prober_;
-  std::optional<double> best_seconds_;
+  std::multiset<double> seconds_;  ///< of the fastest so far, at most kFew
   Found found_;
 };
 

@@ -1,8 +1,7 @@
 #pragma once
 #include <compare>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -61,8 +60,13 @@ struct Candidate {
   double seconds = 0;
 };
 
+/// So many of the fastest are looked for; slower ones are left out unless they were met on the way.
+constexpr std::size_t kFew = 3;
+
 struct Found {
-  std::vector<Candidate> fitting;  ///< fastest first; of settings that differ in the policy only, the fastest that fits
+  /// Fastest first; of settings that differ in the policy only, the fastest that fits. Smaller chunks are left out where a larger
+  /// one fits with the last policy.
+  std::vector<Candidate> fitting;
   Candidate least;  ///< with the least bytes of all that were asked; without its seconds
 };
 

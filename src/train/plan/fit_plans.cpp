@@ -4,7 +4,8 @@
 #include <chrono>
 #include <cmath>
 #include <map>
-#include <optional>
+#include <string>
+#include <utility>
 
 #include "fit.h"
 #include "fit_choices.h"
@@ -13,8 +14,6 @@
 
 namespace shardtune::train::plan {
 namespace {
-
-constexpr std::size_t kShown = 5;
 
 /// Rounded up: a budget of the number that is told must do.
 double gb_at_least(std::int64_t bytes) { return std::ceil(static_cast<double>(bytes) / 1e6) / 1e3; }
@@ -33,10 +32,9 @@ class PlanProber : public Prober {
   double seconds(const Setting& setting) override {
     settings_.insert(setting);
     const std::int64_t number = setting.micro_batches;
-    if (together(setting) || number <= 2) return figures(setting, number).seconds;
-    // Every further micro-batch costs as much as the second.
-    const double one = figures(setting, 1).seconds, two = figures(setting, 2).seconds;
-    return one + static_cast<double>(number - 1) * (two - one);
+    if (together(setting) || number == 1) return figures(setting, number).seconds;
+    const double one = figures(setting, 1).seconds;
+    return one + static_cast<double>(number - 1) * (one - once_a_step(setting));
   }
 
   PlannedSettings plan(const Setting& setting) {
@@ -59,6 +57,13 @@ class PlanProber : public Prober {
 
   static bool together(const Setting& setting) { return setting.order == "layer_first"; }
 
+  /// Seconds that the first micro-batch takes more than the others: reduction and optimizer. No matter of policy and chunk.
+  double once_a_step(const Setting& setting) {
+    const auto [place, is_new] = once_.try_emplace({setting.strategy, setting.rows});
+    if (is_new) place->second = 2 * figures(setting, 1).seconds - figures(setting, 2).seconds;
+    return place->second;
+  }
+
   const Figures& figures(Setting setting, std::int64_t micro_batches) {
     setting.micro_batches = micro_batches;
     const auto [place, is_new] = known_.try_emplace(setting);
@@ -72,6 +77,7 @@ class PlanProber : public Prober {
   const Choices& choices_;
   const std::set<std::string>& given_;
   std::map<Setting, Figures> known_;
+  std::map<std::pair<std::string, std::int64_t>, double> once_;  ///< by strategy and rows
   std::set<Setting> settings_;
   std::size_t plans_ = 0;
 };
@@ -90,7 +96,7 @@ std::vector<std::pair<Setting, PlannedSettings>> confirm(const std::vector<Candi
                                                          std::int64_t budget_bytes, PlanProber& prober) {
   std::vector<std::pair<Setting, PlannedSettings>> confirmed;
   for (const Candidate& candidate : candidates) {
-    if (confirmed.size() == kShown) break;
+    if (confirmed.size() == kFew) break;
     PlannedSettings planned = prober.plan(candidate.setting);
     if (planned.bytes <= budget_bytes) confirmed.emplace_back(candidate.setting, std::move(planned));
   }
