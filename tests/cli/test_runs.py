@@ -11,7 +11,8 @@ from support import CASES, RANKS, CliTest, Job, in_parallel, lora_options, main,
 
 PRELOAD = os.environ["SHARDTUNE_TEST_IO_FAULTS"]
 # Values that depend on the clock or the machine.
-MEASURED = {"tokens_per_second", "peak_rss_bytes", "train_runtime", "eval_runtime"}
+# The ledger's, too: the first step of a process makes the sums that later ones find.
+MEASURED = {"tokens_per_second", "peak_rss_bytes", "peak_ledger_bytes", "step_ledger", "train_runtime", "eval_runtime"}
 
 
 def computed(lines):
@@ -38,17 +39,19 @@ class Metrics(CliTest):
         self.assertEqual([line["step"] for line in evaluations], [0, steps_per_epoch, 2 * steps_per_epoch])
         for line in steps:
             self.assertEqual(set(line), {"step", "epoch", "loss", "grad_norm", "learning_rate", "tokens_per_second", "num_tokens",
-                                         "peak_rss_bytes"})
+                                         "peak_rss_bytes", "peak_ledger_bytes"})
             self.assertAlmostEqual(line["epoch"], line["step"] / steps_per_epoch, delta=1e-12)
             self.assertEqual(line["learning_rate"], 1e-2)
             self.assertGreater(line["tokens_per_second"], 0)
             self.assertGreater(line["peak_rss_bytes"], 1 << 20)
+            self.assertGreater(line["peak_ledger_bytes"], 52_000)  # the base alone, over 4 ranks
         for line in evaluations:
             self.assertEqual(set(line), {"step", "epoch", "eval_loss", "eval_targets", "eval_runtime"})
             self.assertEqual(line["eval_targets"], 106)  # 112 tokens, the first of each of 6 rows is no target
         self.assertEqual(steps[-1]["num_tokens"], 2 * 112)
         last = lines[-1]
-        self.assertEqual(set(last), {"step", "epoch", "train_loss", "train_runtime", "tokens_per_second", "num_tokens", "peak_rss_bytes"})
+        self.assertEqual(set(last), {"step", "epoch", "train_loss", "train_runtime", "tokens_per_second", "num_tokens", "peak_rss_bytes",
+                                     "step_ledger", "step_collectives"})
         self.assertEqual((last["step"], last["epoch"], last["num_tokens"]), (2 * steps_per_epoch, 2, 2 * 112))
         self.assertAlmostEqual(last["train_loss"], sum(line["loss"] for line in steps) / len(steps), delta=1e-12)
 
