@@ -40,7 +40,7 @@ MEMORY = [
     ("the same, every 2nd layer input kept", first(policy="inputs_every_2"), ""),
     ("the same, every 8th", first(policy="inputs_every_8"), ""),
     ("the same as the first, 64 ranks", first(ranks=64), ""),
-    ("the same as the first, nothing in chunks", first(more=("--ffn_chunk_tokens", "0")), ""),
+    ("the same as the first, the whole micro-batch at once", first(more=("--ffn_chunk_tokens", "16384")), ""),
     ("NF4, 2 ranks, 2 x 2048", second(), "35.6"),
     ("the same, every 2nd layer input kept", second(policy="inputs_every_2"), ""),
     ("Llama-3-70B: bf16, 8 ranks, 8 x 2048", first(model="llama-3-70b"), ""),
@@ -94,7 +94,8 @@ def memory_page(plans):
               "(batch x length x width x 2 bytes x layers) and the shards; with NF4 the shards. `--activation_policy",
               "inputs_every_N` divides the first by N for one more forward at most ([time.md](time.md)), more ranks divide the",
               "second. `--ffn_chunk_tokens` bounds the workspace, and a layer works on whole documents one after the other, so it",
-              "does not grow with the batch.", "", "The first line:", "", "```", first_command, "```", ""]
+              "does not grow with the batch. Embedding and head of Llama 3 (128,256 words, 2.1 GB) are larger than a layer, or than",
+              "four packed ones; they are gathered whole, and so set the size of both gather buffers.", "", "The first line:", "", "```", first_command, "```", ""]
     return "\n".join(lines)
 
 
