@@ -43,31 +43,43 @@ class Search {
     const std::vector<std::int64_t> chunks = space_.chunks(setting.rows);
     setting.chunk_tokens = chunks.front();
     if (bytes(setting) > budget_) return false;
-    for (auto chunk = chunks.rbegin(); chunk != chunks.rend(); ++chunk) {
+    // What the smallest chunk has no room for, the others have neither; the largest is the fastest with what is left.
+    const std::optional<std::int64_t> last = fastest_policy(setting, last_policy(), chunks.back());
+    if (!last) return true;
+    setting.policy = *last;
+    add(setting);
+    for (auto chunk = chunks.rbegin(); chunk + 1 != chunks.rend(); ++chunk) {
       setting.chunk_tokens = *chunk;
-      setting.policy = last_policy();
-      // Nothing is faster with this chunk, and smaller ones are slower.
+      setting.policy = *last;
       if (too_slow(setting)) return true;
       setting.policy = 0;
       if (bytes(setting) > budget_) continue;
-      const std::optional<std::int64_t> policy = fastest_policy(setting);
+      const std::optional<std::int64_t> policy = fastest_policy(setting, *last, *chunk);
       if (!policy) continue;
       setting.policy = *policy;
       add(setting);
-      if (setting.policy == last_policy()) return true;
+      if (*policy == *last) return true;
     }
     return true;
   }
 
   std::int64_t last_policy() const { return static_cast<std::int64_t>(space_.policies.size()) - 1; }
 
-  /// The last that fits, or nothing when it is too slow. `setting` fits with the first.
-  std::optional<std::int64_t> fastest_policy(Setting setting) {
+  /// The last up to `last` that fits, or nothing when whatever fits is too slow even with `fast_chunk`. `setting` fits with the
+  /// first policy.
+  std::optional<std::int64_t> fastest_policy(Setting setting, std::int64_t last, std::int64_t fast_chunk) {
     const auto bytes_with = [&](std::int64_t policy) {
       setting.policy = policy;
       return bytes(setting);
     };
-    std::int64_t fits = 0, too_much = last_policy();
+    const auto too_slow_with = [&](std::int64_t policy) {
+      Setting fast = setting;
+      fast.chunk_tokens = fast_chunk;
+      fast.policy = policy;
+      return too_slow(fast);
+    };
+    if (too_slow_with(last)) return std::nullopt;
+    std::int64_t fits = 0, too_much = last;
     std::int64_t fits_bytes = bytes_with(fits), too_much_bytes = bytes_with(too_much);
     if (too_much_bytes <= budget_) return too_much;
     for (int turn = 0; too_much - fits > 1; ++turn) {
@@ -81,7 +93,7 @@ class Search {
         fits = guess;
         fits_bytes = guess_bytes;
       } else {
-        if (too_slow(setting)) return std::nullopt;
+        if (too_slow_with(guess)) return std::nullopt;
         too_much = guess;
         too_much_bytes = guess_bytes;
       }

@@ -64,8 +64,8 @@ struct Candidate {
 constexpr std::size_t kFew = 3;
 
 struct Found {
-  /// Fastest first; of settings that differ in the policy only, the fastest that fits. Smaller chunks are left out where a larger
-  /// one fits with the last policy.
+  /// Fastest first; of settings that differ in the policy only, the fastest that fits. Chunks are left out
+  /// where a larger one fits with the same policy, but for the smallest.
   std::vector<Candidate> fitting;
   Candidate least;  ///< with the least bytes of all that were asked; without its seconds
 };
