@@ -1,4 +1,7 @@
 #include <ATen/ATen.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 
 #include "gemm.h"
 #include "shardtune/core/error.h"
@@ -61,7 +64,11 @@ bool has_fast_bf16() {
 
 bool has_fp16() {
 #if defined(__x86_64__)
-  static const bool there = __builtin_cpu_supports("f16c");
+  // Not every compiler's __builtin_cpu_supports knows this feature.
+  static const bool there = [] {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+  }();
 #else
   static const bool there = true;  // part of every 64-bit ARM
 #endif
