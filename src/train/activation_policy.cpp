@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <fstream>
 #include <limits>
 #include <numeric>
 #include <optional>
 
+#include "free_memory.h"
 #include "shardtune/comm/agree.h"
 #include "shardtune/core/error.h"
 #include "shardtune/core/ledger.h"
@@ -111,14 +111,6 @@ std::int64_t layers_that_fit(const Run& run) {
                                   run.config.layers);
 }
 
-/// The number in a file of the control group; none when there is no such file, or it says "max".
-std::optional<std::int64_t> first_number(const char* path) {
-  std::ifstream in(path);
-  std::int64_t number = 0;
-  if (in >> number) return number;
-  return std::nullopt;
-}
-
 }  // namespace
 
 std::int64_t kept_bytes_per_token(const model::ModelConfig& config, at::ScalarType compute_type) {
@@ -128,20 +120,6 @@ std::int64_t kept_bytes_per_token(const model::ModelConfig& config, at::ScalarTy
   const bool wider = compute_type != at::kFloat && !(compute_type == at::kBFloat16 && ops::has_fast_bf16());
   return width * (2 * query + 2 * key + config.hidden_size + 2 * config.intermediate_size) + (wider ? 4 * query : 0) +
          4 * config.heads;
-}
-
-std::int64_t free_memory_bytes(int ranks_on_node) {
-  std::int64_t free = std::numeric_limits<std::int64_t>::max();
-  std::ifstream meminfo("/proc/meminfo");
-  for (std::string key, unit; meminfo >> key;) {
-    std::int64_t kib = 0;
-    meminfo >> kib;
-    std::getline(meminfo, unit);
-    if (key == "MemAvailable:") free = kib * 1024;
-  }
-  const auto limit = first_number("/sys/fs/cgroup/memory.max"), used = first_number("/sys/fs/cgroup/memory.current");
-  if (limit && used) free = std::min(free, *limit - *used);
-  return std::max<std::int64_t>(free, 0) / ranks_on_node;
 }
 
 std::int64_t input_block(const model::ModelOptions& options) {

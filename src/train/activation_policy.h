@@ -19,7 +19,4 @@ std::int64_t input_block(const model::ModelOptions& options);
 /// Bytes that a layer keeps for one token beyond its input.
 std::int64_t kept_bytes_per_token(const model::ModelConfig& config, at::ScalarType compute_type);
 
-/// Bytes this process may still take: what is free on the node and in its control group, divided by the ranks of the node.
-std::int64_t free_memory_bytes(int ranks_on_node);
-
 }  // namespace shardtune::train

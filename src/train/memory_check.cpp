@@ -1,9 +1,8 @@
 #include "memory_check.h"
 
 #include <algorithm>
-#include <fstream>
 
-#include "activation_policy.h"
+#include "free_memory.h"
 #include "shardtune/comm/agree.h"
 #include "shardtune/train/plan.h"
 
@@ -51,16 +50,6 @@ double gib(std::int64_t bytes) { return static_cast<double>(bytes) / (1ll << 30)
 
 }  // namespace
 
-std::int64_t reclaimable_group_bytes() {
-  std::int64_t limit = 0;
-  if (!(std::ifstream("/sys/fs/cgroup/memory.max") >> limit)) return 0;  // no such file, or "max"
-  std::ifstream statistics("/sys/fs/cgroup/memory.stat");
-  std::int64_t bytes = 0, number = 0;
-  for (std::string name; statistics >> name >> number;)
-    if (name == "active_file" || name == "inactive_file") bytes += number;
-  return bytes;
-}
-
 void refuse_what_cannot_fit(const Run& run, const std::set<std::string>& explicitly_set) {
   comm::Communicator& world = *run.communicator;
   const int node_ranks = world.split_by_node()->size();
@@ -68,7 +57,7 @@ void refuse_what_cannot_fit(const Run& run, const std::set<std::string>& explici
     if (other != node_ranks) return;
   Need own;
   comm::agree(world, [&] {
-    own.free_bytes = free_memory_bytes(node_ranks) + reclaimable_group_bytes() / node_ranks;
+    own.free_bytes = free_memory_bytes(node_ranks);
     const options::RunOptions options = least_demanding(run, node_ranks, explicitly_set);
     own.bytes = needed_bytes(make_plan(options, explicitly_set, longest_rows(run)), options.plan);
   });

@@ -12,7 +12,4 @@ namespace shardtune::train {
 /// less. Nothing is checked where nodes have different numbers of ranks. Collective.
 void refuse_what_cannot_fit(const Run& run, const std::set<std::string>& explicitly_set);
 
-/// Bytes of files in memory that the system gives back when the process's control group runs full; 0 where none limits memory.
-std::int64_t reclaimable_group_bytes();
-
 }  // namespace shardtune::train
