@@ -30,6 +30,7 @@ std::string_view purpose_name(Purpose purpose) {
     case Purpose::kOptimizer: return "optimizer";
     case Purpose::kDequantised: return "dequantised";
     case Purpose::kTables: return "tables";
+    case Purpose::kResult: return "result";
     case Purpose::kHostPinned: return "host_pinned";
     case Purpose::kHostShared: return "host_shared";
   }

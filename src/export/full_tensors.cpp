@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include "shardtune/core/ledger.h"
 #include "shardtune/core/ops.h"
 
 namespace shardtune::exporting {
@@ -15,6 +16,7 @@ io::TensorView FullTensor::view(const std::string& file_name) const {
 
 std::vector<FullTensor> gather_trained(fsdp::ShardedModel& shards, comm::Communicator& communicator,
                                        at::ScalarType type) {
+  const LedgerScope scope(Purpose::kResult);
   std::vector<FullTensor> out;
   for (std::size_t unit = 0; unit < shards.units(); ++unit) {
     const std::vector<at::Tensor> full = shards.gather_trained(unit, shards.trained(unit).local());

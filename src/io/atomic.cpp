@@ -48,6 +48,11 @@ void fsync_tree(const fs::path& folder) {
 
 AtomicFile::AtomicFile(const fs::path& target) : target_(target), temporary_(hidden_sibling(target)) {
   SHARDTUNE_CHECK(target.has_filename(), "no file name in '{}'", target.string());
+  // Renaming over a device or a pipe would take it away from everybody.
+  std::error_code error;
+  const fs::file_type there = fs::status(target, error).type();
+  if (there != fs::file_type::regular && there != fs::file_type::not_found && there != fs::file_type::none)
+    fail(ErrorClass::kBadStorage, "{}: is there and is not a regular file; give another name", target.string());
   descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (descriptor_ < 0)
     fail(ErrorClass::kBadStorage, "{}: cannot create the file ({}): {}", target_.string(),

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "activation_policy.h"
 #include "ledger_report.h"
 #include "shardtune/core/blas.h"
 
@@ -77,16 +78,6 @@ std::string describe_policy(const fsdp::Policy& policy) {
   return groups;
 }
 
-std::string describe_kept(std::size_t kept, std::size_t layers, std::int64_t input_block) {
-  if (input_block > 1)
-    return fmt::format("activations: one layer input in {} is kept, everything else is computed again in backward\n",
-                       input_block);
-  if (kept == layers) return "activations: all layers keep theirs\n";
-  if (kept == 0) return "activations: all layers are computed again in backward\n";
-  return fmt::format("activations: {} of {} layers keep theirs, the others are computed again in backward\n", kept,
-                     layers);
-}
-
 LedgerPeak standing_ledger() {
   LedgerPeak now{.phase = "before the first step"};
   now.at_peak = now.own = ledger().live();
@@ -108,7 +99,7 @@ void print_banner(const Run& run, const options::ParseResult& parsed) {
     text += fmt::format(
         "notice: {} tensors of the model's files are not in model.safetensors.index.json and are left out: {}\n",
         run.unlisted_tensors.size(), fmt::join(run.unlisted_tensors, " "));
-  text += describe_kept(run.kept_layers, run.model->layers(), run.policy.input_block);
+  text += describe_activations(run);
   text += describe_trained(run);
   text += describe_rows(run);
   text += fmt::format("steps: {} ({} per epoch)\n", run.total_steps, run.steps_per_epoch);

@@ -9,15 +9,18 @@
 namespace shardtune::train {
 namespace {
 
-/// The longest of the data set: all of them could meet in one micro-batch.
-std::vector<data::Row> longest_rows(const Run& run) {
+/// The longest rows of the data set could all meet in one micro-batch of each of a node's ranks: those that rank `rank` of them would
+/// get. At least one row.
+std::vector<data::Row> longest_rows(const Run& run, int rank) {
   std::vector<const data::Row*> rows;
   for (const data::Row& row : run.train_rows) rows.push_back(&row);
-  const auto number = std::min(rows.size(), static_cast<std::size_t>(run.options.train.per_device_train_batch_size));
-  std::ranges::partial_sort(rows, rows.begin() + static_cast<std::ptrdiff_t>(number), std::greater(),
+  const auto batch = static_cast<std::size_t>(run.options.train.per_device_train_batch_size);
+  const std::size_t first = std::min(static_cast<std::size_t>(rank) * batch, rows.size() - 1);
+  const std::size_t end = std::min(first + batch, rows.size());
+  std::ranges::partial_sort(rows, rows.begin() + static_cast<std::ptrdiff_t>(end), std::greater(),
                             [](const data::Row* row) { return row->ids.size(); });
   std::vector<data::Row> longest;
-  for (std::size_t i = 0; i < number; ++i) longest.push_back(*rows[i]);
+  for (std::size_t i = first; i < end; ++i) longest.push_back(*rows[i]);
   return longest;
 }
 
@@ -42,6 +45,7 @@ options::RunOptions least_demanding(const Run& run, int ranks_per_node, const st
   return options;
 }
 
+/// Of all ranks of a node together.
 struct Need {
   std::int64_t bytes = 0, free_bytes = 0;
 };
@@ -52,25 +56,29 @@ double gib(std::int64_t bytes) { return static_cast<double>(bytes) / (1ll << 30)
 
 void refuse_what_cannot_fit(const Run& run, const std::set<std::string>& explicitly_set) {
   comm::Communicator& world = *run.communicator;
-  const int node_ranks = world.split_by_node()->size();
+  const std::unique_ptr<comm::Communicator> node = world.split_by_node();
+  const int node_ranks = node->size();
   for (const int other : world.gather_values(node_ranks))
     if (other != node_ranks) return;
-  Need own;
+  std::int64_t bytes = 0;
   comm::agree(world, [&] {
-    own.free_bytes = free_memory_bytes(node_ranks);
     const options::RunOptions options = least_demanding(run, node_ranks, explicitly_set);
-    own.bytes = needed_bytes(make_plan(options, explicitly_set, longest_rows(run)), options.plan);
+    bytes = needed_bytes(make_plan(options, explicitly_set, longest_rows(run, node->rank())), options.plan);
   });
+  Need own{.free_bytes = free_memory_bytes(1)};
+  for (const std::int64_t rank : node->gather_values(bytes)) own.bytes += rank;
   const std::vector<Need> needs = world.gather_values(own);
   const auto short_of = std::ranges::find_if(needs, [](const Need& one) { return one.bytes > one.free_bytes; });
   if (short_of == needs.end()) return;
   throw comm::AgreedError(
       ErrorClass::kUsage,
-      fmt::format("this run does not fit: a rank needs {:.2f} GiB at most, when the longest rows meet, and {:.2f} GiB "
-                  "are free for each of the {} ranks of a node; start more ranks on more nodes, lower "
-                  "--per_device_train_batch_size or --max_length{}, or give --ignore_plan to start all the same",
-                  gib(short_of->bytes), gib(short_of->free_bytes), node_ranks,
-                  chooses_layers_itself(run.options.model, explicitly_set) ? "" : ", take --activation_policy auto"));
+      fmt::format(
+          "this run does not fit: the {} rank{} of a node need{} {:.2f} GiB at most, when the longest rows meet, "
+          "and {:.2f} GiB are free there; start more ranks on more nodes, lower "
+          "--per_device_train_batch_size or --max_length{}, or give --ignore_plan to start all the same",
+          node_ranks, node_ranks > 1 ? "s" : "", node_ranks > 1 ? "" : "s", gib(short_of->bytes),
+          gib(short_of->free_bytes),
+          chooses_layers_itself(run.options.model, explicitly_set) ? "" : ", take --activation_policy auto"));
 }
 
 }  // namespace shardtune::train

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "fit_report.h"
@@ -52,13 +53,15 @@ std::string report(const Plan& plan, const PlanOptions& job) {
       "a step: {} tokens, {} targets over all ranks; {:.1f} TFLOP in matrix products, {:.1f} in attention "
       "on this rank\n",
       plan.tokens, plan.targets, plan.matmul_flops / 1e12, plan.attention_flops / 1e12);
+  text += plan.activations;
   text += fmt::format("collectives of a step: {} gathers of {:.3f} GB, {} exchanges of {:.3f} GB, {} control calls\n",
                       plan.collectives.all_gathers, gb(plan.collectives.all_gather_bytes), plan.collectives.exchanges,
                       gb(plan.collectives.exchange_bytes), plan.collectives.control);
   text += fmt::format("\npeak of a step: {:.3f} GB, in {}\n", gb(plan.step.bytes), plan.step.phase);
   text += ledger_table(plan.step);
   text += fmt::format("peak while loading {:.3f} GB, while saving {:.3f} GB; on the host {:.3f} GB\n",
-                      gb(plan.load.bytes), gb(plan.save.bytes), gb(plan.step.host_bytes));
+                      gb(plan.load.bytes), gb(plan.save.bytes),
+                      gb(std::max({plan.load.host_bytes, plan.step.host_bytes, plan.save.host_bytes})));
   if (plan.time) text += time_report(*plan.time);
   if (job.device == "cuda")
     text +=

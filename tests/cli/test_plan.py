@@ -85,6 +85,17 @@ class Plan(CliTest):
     def test_no_shard(self):
         self.check(2, fsdp_sharding_strategy="NO_SHARD")
 
+    def test_result_on_rank_0(self):
+        """After full fine-tuning rank 0 puts the whole model together: 52,512 - 3,712 weights in fp32."""
+        saved = []
+        for rank in ("0", "1"):
+            written = self.scratch / f"plan-{rank}.json"
+            arguments = options(self.base(use_peft_lora=None, lora_r=None, lora_dropout=None))[1:]
+            done = plan(arguments + ["--world_size", "2", "--plan_rank", rank, "--plan_device", "cpu", "--plan_json", str(written)])
+            self.assertEqual(done.returncode, 0, done.stderr)
+            saved.append(json.loads(written.read_text())["save"]["own"]["result"])
+        self.assertEqual(saved, [4 * (52512 - 3712), 0])
+
     def test_no_prefetch(self):
         self.check(2, fsdp_backward_prefetch="NO_PREFETCH", fsdp_forward_prefetch="False", share_base_on_node="false")
 
@@ -146,7 +157,22 @@ class Refused(CliTest):
         self.refuse(2, self.model() + ["--world_size", "0"], "world_size: '0' is not allowed", "expected")
 
     def test_rank_outside_of_the_world(self):
-        self.refuse(2, self.model() + ["--world_size", "4", "--plan_rank", "4"], "there is no rank 4 of 4 ranks")
+        self.refuse(2, self.model() + ["--world_size", "4", "--plan_rank", "4"], "option plan_rank = 4: the ranks of --world_size 4 are 0 to 3")
+
+    def test_fraction_that_leaves_no_target(self):
+        self.refuse(2, self.model() + ["--max_length", "64", "--plan_trained_fraction", "0.001"],
+                    "--plan_trained_fraction 0.001 leaves no trained token in a document of 64 tokens")
+
+    def test_more_ranks_than_gpus_on_a_node(self):
+        self.refuse(2, self.model() + ["--world_size", "16", "--ranks_per_node", "16", "--hardware",
+                                       str(ROOT / "configs/hardware/h100_sxm.ini")], "option ranks_per_node = 16", "has 8 GPUs")
+
+    def test_figures_for_something_that_is_no_file(self):
+        self.refuse(1, self.model() + ["--max_length", "64", "--plan_json", "/dev/null"], "/dev/null: is there and is not a regular file")
+
+    def test_rows_beyond_what_can_be_planned(self):
+        self.refuse(2, self.model() + ["--max_length", "16777216", "--per_device_train_batch_size", "65536"],
+                    "is more than the 67108864 that can be planned", "--per_device_train_batch_size")
 
     def test_shape_that_config_json_lacks(self):
         config = json.loads((CASES / "base-gqa" / "config.json").read_text())
@@ -295,7 +321,7 @@ class RunThatDoesNotFit(CliTest):
         for ranks in (1, 3):
             out = self.scratch / f"out-{ranks}"
             done = run(ranks, options(self.job(), output_dir=out))
-            message = self.check_failed_cleanly(done, 2, "usage", ["does not fit", "GiB at most", f"the {ranks} ranks", "--ignore_plan"])
+            message = self.check_failed_cleanly(done, 2, "usage", ["does not fit", "GiB at most", f"the {ranks} rank", "--ignore_plan"])
             self.check_nothing_written(out, ("usage", message))
 
     def test_ignored_plan(self):

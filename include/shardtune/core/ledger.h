@@ -22,10 +22,11 @@ enum class Purpose : std::uint8_t {
   kOptimizer,
   kDequantised,
   kTables,  ///< token ids and rotary tables
-  kHostPinned,
+  kResult,  ///< what rank 0 puts together to write the result, where its memory is the device's
+  kHostPinned,  ///< of the rank's own host memory
   kHostShared,
 };
-constexpr std::size_t kPurposes = 13;
+constexpr std::size_t kPurposes = 14;
 
 /// As in metrics.jsonl: "weight_shards".
 std::string_view purpose_name(Purpose purpose);

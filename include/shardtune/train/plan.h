@@ -30,6 +30,7 @@ struct StepTime {
 /// What one rank of a planned job needs. Everything is counted while the trainer's own code runs on shapes.
 struct Plan {
   std::int64_t trained_weights = 0, weights = 0;
+  std::string activations;  ///< which layers keep what, in words
   std::int64_t targets = 0, tokens = 0;  ///< of a step, all ranks
   LedgerPeak load, step, save;
   comm::Counts collectives;  ///< of a step

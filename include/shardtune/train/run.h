@@ -64,6 +64,9 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
 /// the seed. No communication.
 void load_weights(Run& run);
 
+/// Which layers keep what: "activations: all layers keep theirs", a line.
+std::string describe_activations(const Run& run);
+
 /// Number of optimizer steps that --max_steps or --num_train_epochs ask for.
 std::int64_t total_step_count(const TrainOptions& options, std::int64_t steps_per_epoch);
 

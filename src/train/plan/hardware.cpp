@@ -79,13 +79,13 @@ std::optional<Number> parse_number(const std::string& text) {
 void assign(const options::IniLine& line, const Amount& amount, Hardware& hardware) {
   const auto number = parse_number<double>(line.value);
   // The scaled value is checked: a number that is finite in the file may not be in bytes.
-  if (!number || !(*number > 0) || !std::isfinite(*number * amount.unit)) refuse(line, "a number above 0");
+  if (!number || !(*number >= 1e-6) || !(*number <= 1e9)) refuse(line, "a number from 1e-6 to 1e9");
   hardware.*amount.slot = *number * amount.unit;
 }
 
 void assign(const options::IniLine& line, const Share& share, Hardware& hardware) {
   const auto number = parse_number<double>(line.value);
-  if (!number || !(*number > 0) || !(*number <= 1)) refuse(line, "a number above 0 and up to 1");
+  if (!number || !(*number >= 1e-3) || !(*number <= 1)) refuse(line, "a number from 0.001 to 1");
   hardware.*share.slot = *number;
 }
 

@@ -6,6 +6,7 @@
 #include "chrome_trace.h"
 #include "hardware.h"
 #include "shardtune/comm/ghost.h"
+#include "shardtune/core/error.h"
 #include "shardtune/core/ledger_allocator.h"
 #include "shardtune/core/shape_only.h"
 #include "shardtune/core/work.h"
@@ -33,11 +34,21 @@ void count_weights(const Run& run, Plan& made) {
     }
 }
 
-/// What writing a checkpoint and the result gathers: one unit's trained weights at a time.
+/// What writing a checkpoint and the result takes: every unit's trained weights are gathered, and rank 0 puts them together, on a
+/// GPU's host, in the type of the result.
 void save_on_shapes(Run& run) {
   check_weights_finite(run);
-  for (std::size_t unit = 0; unit < run.shards->units(); ++unit)
-    if (!run.shards->trained(unit).empty()) run.shards->gather_trained(unit, run.shards->trained(unit).local());
+  const at::ScalarType type = run.lora ? run.precision.trained : run.precision.result;
+  const bool on_host = ops::planned_platform() == ops::Platform::kCuda;
+  std::vector<at::Tensor> result;
+  for (std::size_t unit = 0; unit < run.shards->units(); ++unit) {
+    if (run.shards->trained(unit).empty()) continue;
+    const auto full = run.shards->gather_trained(unit, run.shards->trained(unit).local());
+    if (run.communicator->rank() != 0) continue;
+    const LedgerScope scope(on_host ? Purpose::kHostPinned : Purpose::kResult);
+    for (const at::Tensor& tensor : full)
+      if (tensor.defined()) result.push_back(tensor.to(type).clone());
+  }
 }
 
 template <std::size_t N>
@@ -99,6 +110,16 @@ StepTime step_time(const Run& run, const Plan& made, const plan::Hardware& hardw
           .all_flops_share = (made.matmul_flops + made.attention_flops) / possible};
 }
 
+void check_job(const PlanOptions& job, const std::optional<plan::Hardware>& hardware) {
+  if (job.rank >= job.world_size)
+    fail(ErrorClass::kUsage, "option plan_rank = {}: the ranks of --world_size {} are 0 to {}", job.rank,
+         job.world_size, job.world_size - 1);
+  if (hardware && std::min(job.ranks_per_node, job.world_size) > hardware->gpus_per_node)
+    fail(ErrorClass::kUsage,
+         "option ranks_per_node = {}: a node of {} has {} GPUs (gpus_per_node in the hardware file); give at most that",
+         job.ranks_per_node, hardware->device, hardware->gpus_per_node);
+}
+
 /// Calls `part` and gives the peak of its time.
 template <typename F>
 LedgerPeak peak_of(const char* phase, F part) {
@@ -131,6 +152,7 @@ Plan make_plan(const options::RunOptions& options, const std::set<std::string>& 
   const PlanOptions& job = options.plan;
   std::optional<plan::Hardware> hardware;
   if (!job.hardware.empty()) hardware = plan::read_hardware(job.hardware);
+  check_job(job, hardware);
   ops::set_planned_platform(job.device == "cpu" ? ops::Platform::kCpu : ops::Platform::kCuda);
   const auto world = comm::make_ghost_communicator(static_cast<int>(job.rank), static_cast<int>(job.world_size),
                                                    static_cast<int>(job.ranks_per_node));
@@ -144,6 +166,7 @@ Plan make_plan(const options::RunOptions& options, const std::set<std::string>& 
                                .rows = rows});
   });
   count_weights(*run, made);
+  made.activations = describe_activations(*run);
   const std::vector<data::MicroBatch> batches = step_batches(*run);
   train_step(*run, batches, 0);
   plan::Timeline timeline(hardware.value_or(no_hardware()), !job.trace.empty());

@@ -3,10 +3,19 @@
 #include <algorithm>
 #include <cmath>
 
+#include "shardtune/core/error.h"
+
 namespace shardtune::train {
 
 std::vector<data::Row> synthetic_rows(const ShapesOnly& shapes, const options::RunOptions& options) {
   const std::int64_t longest = options.data.max_length;
+  constexpr std::int64_t kMostTokens = 1 << 26;  // of a micro-batch: their ids are really laid out
+  const std::int64_t rows = options.train.per_device_train_batch_size;
+  if (longest * rows > kMostTokens)
+    fail(ErrorClass::kUsage,
+         "a micro-batch of {} rows of {} tokens is more than the {} that can be planned; lower "
+         "--per_device_train_batch_size or --max_length",
+         rows, longest, kMostTokens);
   const std::int64_t document = shapes.document_tokens > 0 ? std::min(shapes.document_tokens, longest) : longest;
   const std::int64_t length = options.data.packing ? longest : document;
   data::Row row;
@@ -20,6 +29,12 @@ std::vector<data::Row> synthetic_rows(const ShapesOnly& shapes, const options::R
     row.segments.push_back(static_cast<std::int32_t>(tokens));
     row.pieces.push_back({.tokens = static_cast<std::int32_t>(tokens), .sample = sample++, .first_position = 0});
   }
+  if (std::none_of(row.labels.begin() + 1, row.labels.end(), [](std::int32_t label) { return label >= 0; }) ||
+      document < 2)
+    fail(ErrorClass::kUsage,
+         "--plan_trained_fraction {} leaves no trained token in a document of {} tokens, whose first one is never a "
+         "target; raise it or --plan_document_tokens",
+         shapes.trained_fraction, document);
   const bool whole_row =
       options.data.packing && options.data.packing_strategy == "wrapped" && options.data.wrapped_attention == "row";
   if (whole_row) row.segments = {static_cast<std::int32_t>(length)};
