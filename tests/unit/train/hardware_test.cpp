@@ -107,7 +107,8 @@ TEST_F(HardwareFile, AKeyTwiceIsRefused) {
 
 TEST_F(HardwareFile, AmountsAreNumbersAboveZero) {
   for (const std::string value : {"0", "-1", "nan", "inf", "1e300", "1e999", "12,5", "12 GB", "+3", ""})
-    expect_refused(with("bf16_tflops", "bf16_tflops = " + value), {":4:", "bf16_tflops", "'" + value + "'", "from 1e-6 to 1e9"});
+    expect_refused(with("bf16_tflops", "bf16_tflops = " + value),
+                   {":4:", "bf16_tflops", "'" + value + "'", "from 1e-6 to 1e9"});
 }
 
 TEST_F(HardwareFile, EfficienciesAreShares) {
