@@ -52,7 +52,8 @@ AtomicFile::AtomicFile(const fs::path& target) : target_(target), temporary_(hid
   std::error_code error;
   const fs::file_type there = fs::status(target, error).type();
   if (there != fs::file_type::regular && there != fs::file_type::not_found && there != fs::file_type::none)
-    fail(ErrorClass::kBadStorage, "{}: is there and is not a regular file; give another name", target.string());
+    fail(ErrorClass::kBadStorage, "{}: is {}; give another name", target.string(),
+         there == fs::file_type::directory ? "a directory" : "there and is not a regular file");
   descriptor_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (descriptor_ < 0)
     fail(ErrorClass::kBadStorage, "{}: cannot create the file ({}): {}", target_.string(),
