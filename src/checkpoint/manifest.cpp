@@ -20,7 +20,6 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr std::int64_t kSchema = 1;
-constexpr std::int64_t kGrowthInterval = 2000;  ///< good steps after which the loss scale doubles
 
 ordered_json parameters_json(fsdp::ShardedModel& shards) {
   ordered_json list = ordered_json::array();
@@ -101,8 +100,8 @@ void check_counters(const Reader& manifest, const RunState& state) {
   int exponent = 0;
   if (std::frexp(state.loss_scale, &exponent) != 0.5 || exponent < -148 || exponent > 128)
     manifest.bad(fmt::format("has 'loss_scale' {}, expected a power of two that fp32 holds", state.loss_scale));
-  if (state.good_steps >= kGrowthInterval)
-    manifest.bad(fmt::format("has {} 'good_steps', expected less than {}", state.good_steps, kGrowthInterval));
+  if (state.good_steps >= kLossScaleGrowthSteps)
+    manifest.bad(fmt::format("has {} 'good_steps', expected less than {}", state.good_steps, kLossScaleGrowthSteps));
   const std::string name = manifest.folder_name();
   if (is_checkpoint_name(name) && name != fmt::format("checkpoint-{}", state.step))
     manifest.bad(

@@ -49,23 +49,16 @@ class GhostCommunicator : public Communicator {
   std::unique_ptr<Pending> all_gather_start(std::span<const std::byte> local, std::span<std::byte> full) override {
     SHARDTUNE_CHECK(full.size() == local.size() * members_.size(), "all-gather: {} bytes for {} ranks of {}",
                     full.size(), members_.size(), local.size());
-    const std::uint64_t bytes = local.size() * (members_.size() - 1);
-    if (members_.size() > 1) {
-      ++counts_.all_gathers;
-      counts_.all_gather_bytes += bytes;
-    }
-    return start(CollectiveKind::kAllGather, bytes);
+    counts_.count_all_gather(local.size(), size());
+    return start(CollectiveKind::kAllGather, local.size() * (members_.size() - 1));
   }
 
   std::unique_ptr<Pending> exchange_start(std::span<const std::byte> send, std::span<std::byte> receive) override {
     SHARDTUNE_CHECK(send.size() == receive.size() && send.size() % members_.size() == 0,
                     "exchange: {} bytes sent, {} received, {} ranks", send.size(), receive.size(), members_.size());
-    const std::uint64_t bytes = send.size() / members_.size() * (members_.size() - 1);
-    if (members_.size() > 1) {
-      ++counts_.exchanges;
-      counts_.exchange_bytes += bytes;
-    }
-    return start(CollectiveKind::kExchange, bytes);
+    const std::uint64_t piece = send.size() / members_.size();
+    counts_.count_exchange(piece, size());
+    return start(CollectiveKind::kExchange, piece * (members_.size() - 1));
   }
 
   void broadcast(std::span<std::byte>, int) override { control(0); }
@@ -104,9 +97,9 @@ class GhostCommunicator : public Communicator {
     return std::make_unique<GhostPending>(work_listener()->start(work(kind, bytes)));
   }
   void control(std::uint64_t bytes) {
-    if (members_.size() == 1) return;
-    ++counts_.control;
-    if (work_listener() != nullptr) work_listener()->start(work(CollectiveKind::kControl, bytes));
+    counts_.count_control(size());
+    if (members_.size() > 1 && work_listener() != nullptr)
+      work_listener()->start(work(CollectiveKind::kControl, bytes));
   }
 
   int self_, rank_ = 0, neighbours_ = 1;

@@ -52,10 +52,7 @@ class MpiCommunicator : public Communicator {
       receive(requests, full.subspan(bytes * static_cast<std::uint64_t>(from), bytes), from, kGatherTag);
       send(requests, local, to, kGatherTag);
     });
-    if (size_ > 1) {
-      ++counts_.all_gathers;
-      counts_.all_gather_bytes += bytes * static_cast<std::uint64_t>(size_ - 1);
-    }
+    counts_.count_all_gather(bytes, size_);
     return std::make_unique<MpiPending>(std::move(requests), limits_.deadline,
                                         fmt::format("all-gather of {} bytes", full.size()));
   }
@@ -71,16 +68,13 @@ class MpiCommunicator : public Communicator {
       receive(requests, into.subspan(piece(from), bytes), from, kExchangeTag);
       send(requests, data.subspan(piece(to), bytes), to, kExchangeTag);
     });
-    if (size_ > 1) {
-      ++counts_.exchanges;
-      counts_.exchange_bytes += bytes * static_cast<std::uint64_t>(size_ - 1);
-    }
+    counts_.count_exchange(bytes, size_);
     return std::make_unique<MpiPending>(std::move(requests), limits_.deadline,
                                         fmt::format("exchange of {} bytes", data.size()));
   }
 
   void broadcast(std::span<std::byte> data, int root) override {
-    if (size_ > 1) ++counts_.control;
+    counts_.count_control(size_);
     while (!data.empty()) {
       const std::size_t part = std::min<std::uint64_t>(data.size(), limits_.max_message_bytes);
       SHARDTUNE_MPI(MPI_Bcast(data.data(), static_cast<int>(part), MPI_BYTE, root, comm_));
@@ -89,7 +83,7 @@ class MpiCommunicator : public Communicator {
   }
 
   void barrier() override {
-    if (size_ > 1) ++counts_.control;
+    counts_.count_control(size_);
     SHARDTUNE_MPI(MPI_Barrier(comm_));
   }
 
@@ -97,7 +91,7 @@ class MpiCommunicator : public Communicator {
     const Counts before = counts_;
     all_gather_start(local, full)->wait();
     counts_ = before;
-    if (size_ > 1) ++counts_.control;
+    counts_.count_control(size_);
   }
 
  private:

@@ -17,8 +17,8 @@ namespace {
 /// writes to the missing part is killed: containers often have 64 MiB.
 constexpr const char* kBackingFolder = "/dev/shm";
 
-/// What must be there for a window of `bytes`: Open MPI asks for 5 % and a page more, and a window that it refuses leaves the other
-/// ranks waiting; its own message queues, a few MiB a rank, lie there too and grow.
+/// What must be there for a window of `bytes`: Open MPI asks for 5 % and a page more, and a window that it refuses leaves
+/// the other ranks waiting; its own message queues, a few MiB a rank, lie there too and grow.
 std::uint64_t wanted_room(std::uint64_t bytes, int ranks) {
   return bytes + bytes / 16 + (static_cast<std::uint64_t>(ranks) << 22);
 }

@@ -40,10 +40,7 @@ class NcclTransfers : public NcclCommunicator {
       SHARDTUNE_NCCL_CHECK(*handle_,
                            ncclAllGather(local.data(), full.data(), local.size(), ncclUint8, handle_->get(), stream));
     });
-    if (size() > 1) {
-      ++counts_.all_gathers;
-      counts_.all_gather_bytes += local.size() * (ranks() - 1);
-    }
+    counts_.count_all_gather(local.size(), size());
     return pending(std::move(end), fmt::format("all-gather of {} bytes", full.size()));
   }
 
@@ -55,10 +52,7 @@ class NcclTransfers : public NcclCommunicator {
     OwnedEvent end = device_->run_on(stream, [&] {
       if (!send.empty()) SHARDTUNE_NCCL_CHECK(*handle_, exchange_pieces(send, receive, stream));
     });
-    if (size() > 1) {
-      ++counts_.exchanges;
-      counts_.exchange_bytes += send.size() / ranks() * (ranks() - 1);
-    }
+    counts_.count_exchange(send.size() / ranks(), size());
     return pending(std::move(end), fmt::format("exchange of {} bytes", send.size()));
   }
 
@@ -92,9 +86,7 @@ class NcclTransfers : public NcclCommunicator {
 
  private:
   std::size_t ranks() const { return static_cast<std::size_t>(size()); }
-  void count_control() {
-    if (size() > 1) ++counts_.control;
-  }
+  void count_control() { counts_.count_control(size()); }
 
   /// One send and one receive per rank, itself included, which NCCL runs as one operation; ncclAlltoAll is the same but needs
   /// version 2.28. The group is closed after an error, too: NCCL would hold back all later calls otherwise.

@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "full_tensors.h"
 #include "shardtune/adapters/peft_folder.h"
 #include "shardtune/comm/agree.h"
 #include "shardtune/export/export.h"
+#include "shardtune/export/full_tensors.h"
 #include "shardtune/io/files.h"
 
 namespace shardtune::exporting {

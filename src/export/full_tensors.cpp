@@ -1,9 +1,10 @@
-#include "full_tensors.h"
+#include "shardtune/export/full_tensors.h"
 
 #include <ATen/ATen.h>
 
 #include "shardtune/core/ledger.h"
 #include "shardtune/core/ops.h"
+#include "shardtune/core/shape_only.h"
 
 namespace shardtune::exporting {
 
@@ -16,13 +17,16 @@ io::TensorView FullTensor::view(const std::string& file_name) const {
 
 std::vector<FullTensor> gather_trained(fsdp::ShardedModel& shards, comm::Communicator& communicator,
                                        at::ScalarType type) {
-  const LedgerScope scope(Purpose::kResult);
   std::vector<FullTensor> out;
   for (std::size_t unit = 0; unit < shards.units(); ++unit) {
     const std::vector<at::Tensor> full = shards.gather_trained(unit, shards.trained(unit).local());
     if (communicator.rank() != 0) continue;
-    for (std::size_t slot = 0; slot < full.size(); ++slot)
-      if (full[slot].defined()) out.push_back({shards.spec(unit).parameters[slot].name, full[slot].to(type).clone()});
+    for (std::size_t slot = 0; slot < full.size(); ++slot) {
+      if (!full[slot].defined()) continue;
+      // Beside a GPU the result lies on the host.
+      const LedgerScope scope(ops::goes_cpu_way(full[slot]) ? Purpose::kResult : Purpose::kHostPinned);
+      out.push_back({shards.spec(unit).parameters[slot].name, full[slot].to(type).clone()});
+    }
   }
   return out;
 }

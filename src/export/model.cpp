@@ -3,10 +3,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "full_tensors.h"
 #include "shardtune/comm/agree.h"
 #include "shardtune/core/error.h"
 #include "shardtune/export/export.h"
+#include "shardtune/export/full_tensors.h"
 #include "shardtune/io/files.h"
 #include "shardtune/io/json.h"
 

@@ -113,8 +113,8 @@ std::size_t ShardedModel::layer_buffers() const {
   return std::min<std::size_t>(count, ahead ? 2 : 1);
 }
 
-/// Embedding and head may take one of two layer buffers that turn over: when the embedding is needed only one other unit is, and
-/// the head meets the last layer alone.
+/// Embedding and head may take one of two layer buffers that turn over: when the embedding is needed only one other unit is,
+/// and the head meets the last layer alone.
 bool ShardedModel::layers_lend_buffers(std::int64_t layer_bytes, std::int64_t other_bytes) const {
   const bool turn_over = layer_buffers() == 2 && settings_.policy.reshard != Reshard::kAfterBackward && !borrower_;
   return turn_over && 2 * std::max(layer_bytes, other_bytes) <= 2 * layer_bytes + other_bytes;

@@ -38,7 +38,8 @@ herr_t take_entry(unsigned number, const H5E_error2_t* entry, void* data) {
   return 0;
 }
 
-/// The system's reason where HDF5 has one among addresses and offsets: "... error message = 'No space left on device', buf = ...".
+/// The system's reason where HDF5 has one among addresses and offsets: "... error message = 'No space left on device', buf =
+/// ...".
 std::string reason_in(const std::string& text) {
   constexpr std::string_view kBefore = "error message = '";
   const auto begin = text.find(kBefore);

@@ -30,6 +30,19 @@ std::int64_t Parameter::elements() const {
   return count;
 }
 
+WeightCounts count_weights(const std::vector<UnitSpec>& units) {
+  WeightCounts counts;
+  for (const UnitSpec& unit : units)
+    for (const Parameter& parameter : unit.parameters) {
+      if (parameter.borrowed) continue;
+      counts.total += parameter.elements();
+      if (!parameter.trainable) continue;
+      counts.trained += parameter.elements();
+      ++counts.trained_tensors;
+    }
+  return counts;
+}
+
 namespace {
 
 class DenseLinearGroup : public LinearGroup {

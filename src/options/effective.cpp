@@ -19,6 +19,13 @@ bool survives_ini(const std::string& value) {
 
 }  // namespace
 
+std::set<std::string> given_names(const std::vector<EffectiveOption>& options) {
+  std::set<std::string> names;
+  for (const EffectiveOption& option : options)
+    if (option.source != "default") names.insert(option.name);
+  return names;
+}
+
 std::string format_effective(const std::vector<EffectiveOption>& options) {
   std::size_t name_width = 0;
   std::size_t value_width = 0;

@@ -73,8 +73,8 @@ struct Estimate {
   std::int64_t per_layer = 0;  ///< more for each layer that is kept
 };
 
-/// Resident memory of this rank in a step. The slice of a layer that is computed again needs its intermediates once in any case,
-/// their gradients beside them, and the loss three chunks of logits of 32 MiB.
+/// Resident memory of this rank in a step. The slice of a layer that is computed again needs its intermediates once in any
+/// case, their gradients beside them, and the loss three chunks of logits of 32 MiB.
 Estimate estimate(const Run& run) {
   const bool all_at_once = run.options.train.accumulation_order == "layer_first";
   const std::int64_t walks = all_at_once ? run.options.train.gradient_accumulation_steps : 1;

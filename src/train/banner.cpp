@@ -46,15 +46,7 @@ std::string describe_modules(const std::set<std::string>& modules) {
 }
 
 std::string describe_trained(const Run& run) {
-  std::int64_t trained = 0, total = 0, tensors = 0;
-  for (const auto& unit : run.model->units())
-    for (const auto& parameter : unit.parameters) {
-      if (parameter.borrowed) continue;
-      total += parameter.elements();
-      if (!parameter.trainable) continue;
-      trained += parameter.elements();
-      ++tensors;
-    }
+  const auto [total, trained, tensors] = model::count_weights(run.model->units());
   std::string text;
   if (run.lora) {
     const auto& lora = *run.lora;

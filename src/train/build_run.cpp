@@ -87,14 +87,12 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
   comm::agree(communicator, [&] {
     run->config = model::read_config(options.model.model_name_or_path);
     run->precision = choose_precision(options, run->config, ops::has_fp16() || plans_gpus(*run));
-    if (shapes_only && shapes_only->nf4_base &&
-        (run->precision.compute != at::kBFloat16 || !options.adapter.use_peft_lora))
+    if (plans_nf4_base(*run) && (run->precision.compute != at::kBFloat16 || !options.adapter.use_peft_lora))
       fail(ErrorClass::kUsage,
            "--plan_base_format nf4 is planned with LoRA in bfloat16; give --use_peft_lora and --dtype bfloat16");
     if (run->precision.loss_scaling) run->scaler.emplace();
     make_model(*run, explicitly_set);
-    if (shapes_only)
-      run->train_rows = shapes_only->rows.empty() ? synthetic_rows(*shapes_only, options) : shapes_only->rows;
+    if (shapes_only) run->train_rows = shapes_only->rows.empty() ? synthetic_rows(options) : shapes_only->rows;
     else read_data(*run);
     make_loaders(*run);
   });

@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
+#include "ledger_report.h"
+
 namespace shardtune::train {
 namespace {
-
-double gb(std::int64_t bytes) { return static_cast<double>(bytes) / 1e9; }
 
 std::string policy_name(const options::RunOptions& options) {
   if (!options.model.activation_policy.empty()) return options.model.activation_policy;
@@ -14,7 +14,7 @@ std::string policy_name(const options::RunOptions& options) {
 
 std::string row(const plan::PlannedSettings& one) {
   const TrainOptions& train = one.options.train;
-  return fmt::format("{:>8.2f} {:>9.3f} {:>10.0f}  {:>6} x {:<5} {:>12}  {:<12} {:<18} {}\n", gb(one.bytes),
+  return fmt::format("{:>8.2f} {:>9.3f} {:>10.0f}  {:>6} x {:<5} {:>12}  {:<12} {:<18} {}\n", gigabytes(one.bytes),
                      one.plan.time->seconds, one.plan.time->tokens_per_second, train.per_device_train_batch_size,
                      train.gradient_accumulation_steps, one.options.model.ffn_chunk_tokens, policy_name(one.options),
                      train.accumulation_order, one.options.fsdp.sharding_strategy);
@@ -31,13 +31,13 @@ std::string fit_report(const plan::Fit& fit, const PlanOptions& job) {
       time.device, job.fit_gb, job.rank, job.world_size, job.ranks_per_node);
   if (job.device == "cuda")
     text += fmt::format("every peak below has {:.2f} GB in it for the CUDA context and the buffers of the libraries\n",
-                        gb(kCudaContextBytes));
+                        gigabytes(kCudaContextBytes));
   text += fmt::format("looked at {} settings with {} plans in {:.1f} s; the fastest that fit:\n\n", fit.settings,
                       fit.plans, fit.seconds);
   text += " peak GB    s/step   tokens/s    rows x micro chunk tokens  policy       order              strategy\n";
   for (const plan::PlannedSettings& one : fit.fastest) text += row(one);
   text += "\n#---- the fastest, for --config\n";
-  text += fmt::format("# {:.2f} GB, {:.3f} s a step, {:.0f} tokens/s on {} x {}\n", gb(best.bytes), time.seconds,
+  text += fmt::format("# {:.2f} GB, {:.3f} s a step, {:.0f} tokens/s on {} x {}\n", gigabytes(best.bytes), time.seconds,
                       time.tokens_per_second, job.world_size, time.device);
   return text + options::effective_as_ini(fit.effective) + "#---- end\n";
 }

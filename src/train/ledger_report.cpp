@@ -18,11 +18,11 @@ ordered_json by_purpose(const BytesByPurpose& bytes) {
 }  // namespace
 
 std::string ledger_table(const LedgerPeak& peak) {
-  const auto gb = [](std::int64_t bytes) { return static_cast<double>(bytes) / 1e9; };
   std::string text = fmt::format("  {:<20}{:>12}{:>12}   [GB]\n", "purpose", "at the peak", "at its own");
   for (std::size_t i = 0; i < kPurposes; ++i)
     if (peak.own[i] > 0)
-      text += fmt::format("  {:<20}{:>12.4f}{:>12.4f}\n", name_of(i), gb(peak.at_peak[i]), gb(peak.own[i]));
+      text +=
+          fmt::format("  {:<20}{:>12.4f}{:>12.4f}\n", name_of(i), gigabytes(peak.at_peak[i]), gigabytes(peak.own[i]));
   return text;
 }
 

@@ -11,8 +11,8 @@
 namespace shardtune::train {
 namespace {
 
-/// Elements [begin, begin + n) of a uniform tensor in +-bound: each is a function of seed, name and its number, so every rank can
-/// make its own part.
+/// Elements [begin, begin + n) of a uniform tensor in +-bound: each is a function of seed, name and its number, so every
+/// rank can make its own part.
 void fill_uniform(at::Tensor part, std::int64_t begin, const std::string& name, std::uint64_t seed, double bound) {
   const std::uint64_t hash = XXH3_64bits(name.data(), name.size());
   auto* out = part.mutable_data_ptr<float>();

@@ -9,8 +9,8 @@
 namespace shardtune::train {
 namespace {
 
-/// The longest rows of the data set could all meet in one micro-batch of each of a node's ranks: those that rank `rank` of them would
-/// get. At least one row.
+/// The longest rows of the data set could all meet in one micro-batch of each of a node's ranks: those that rank `rank` of
+/// them would get. At least one row.
 std::vector<data::Row> longest_rows(const Run& run, int rank) {
   std::vector<const data::Row*> rows;
   for (const data::Row& row : run.train_rows) rows.push_back(&row);

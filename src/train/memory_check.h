@@ -6,10 +6,10 @@
 
 namespace shardtune::train {
 
-/// Plans this rank's part of a run whose rows are known and whose weights are not read yet, and compares it with the memory that is
-/// free on the node. Counted is the least that the options allow: with --activation_policy auto no layer keeps its intermediates.
-/// AgreedError(kUsage) on all ranks when one has less than its plan needs. Takes the longest rows together, so a run may need
-/// less. Nothing is checked where nodes have different numbers of ranks. Collective.
+/// Plans this rank's part of a run whose rows are known and whose weights are not read yet, and compares it with the memory
+/// that is free on the node. Counted is the least that the options allow: with --activation_policy auto no layer keeps its
+/// intermediates. AgreedError(kUsage) on all ranks when one has less than its plan needs. Takes the longest rows together,
+/// so a run may need less. Nothing is checked where nodes have different numbers of ranks. Collective.
 void refuse_what_cannot_fit(const Run& run, const std::set<std::string>& explicitly_set);
 
 }  // namespace shardtune::train

@@ -13,9 +13,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-double gb(std::int64_t bytes) { return static_cast<double>(bytes) / 1e9; }
-double gb(std::uint64_t bytes) { return static_cast<double>(bytes) / 1e9; }
-
 std::string time_report(const StepTime& time) {
   const auto share = [&](double seconds) { return 100 * seconds / time.seconds; };
   return fmt::format(
@@ -54,19 +51,21 @@ std::string report(const Plan& plan, const PlanOptions& job) {
       "on this rank\n",
       plan.tokens, plan.targets, plan.matmul_flops / 1e12, plan.attention_flops / 1e12);
   text += plan.activations;
-  text += fmt::format("collectives of a step: {} gathers of {:.3f} GB, {} exchanges of {:.3f} GB, {} control calls\n",
-                      plan.collectives.all_gathers, gb(plan.collectives.all_gather_bytes), plan.collectives.exchanges,
-                      gb(plan.collectives.exchange_bytes), plan.collectives.control);
-  text += fmt::format("\npeak of a step: {:.3f} GB, in {}\n", gb(plan.step.bytes), plan.step.phase);
+  text +=
+      fmt::format("collectives of a step: {} gathers of {:.3f} GB, {} exchanges of {:.3f} GB, {} control calls\n",
+                  plan.collectives.all_gathers, gigabytes(static_cast<std::int64_t>(plan.collectives.all_gather_bytes)),
+                  plan.collectives.exchanges, gigabytes(static_cast<std::int64_t>(plan.collectives.exchange_bytes)),
+                  plan.collectives.control);
+  text += fmt::format("\npeak of a step: {:.3f} GB, in {}\n", gigabytes(plan.step.bytes), plan.step.phase);
   text += ledger_table(plan.step);
   text += fmt::format("peak while loading {:.3f} GB, while saving {:.3f} GB; on the host {:.3f} GB\n",
-                      gb(plan.load.bytes), gb(plan.save.bytes),
-                      gb(std::max({plan.load.host_bytes, plan.step.host_bytes, plan.save.host_bytes})));
+                      gigabytes(plan.load.bytes), gigabytes(plan.save.bytes),
+                      gigabytes(std::max({plan.load.host_bytes, plan.step.host_bytes, plan.save.host_bytes})));
   if (plan.time) text += time_report(*plan.time);
   if (job.device == "cuda")
     text +=
         fmt::format("beside this lie the CUDA context and the buffers of the libraries: about {:.1f} GB, not counted\n",
-                    gb(kCudaContextBytes));
+                    gigabytes(kCudaContextBytes));
   return text + fmt::format("planned in {:.2f} s\n", plan.seconds_to_plan);
 }
 
@@ -87,9 +86,7 @@ ordered_json as_json(const Plan& plan) {
 }  // namespace
 
 void run_plan_command(const options::ParseResult& parsed) {
-  std::set<std::string> explicitly_set;
-  for (const auto& option : parsed.effective)
-    if (option.source != "default") explicitly_set.insert(option.name);
+  const std::set<std::string> explicitly_set = options::given_names(parsed.effective);
   const PlanOptions& job = parsed.options.plan;
   Plan made;
   std::string text;

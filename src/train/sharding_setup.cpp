@@ -39,6 +39,8 @@ bool wants_shared_base(Run& run) {
 
 at::Device device_of(const Run& run) { return run.shapes_only ? at::kMeta : at::kCPU; }
 
+bool plans_nf4_base(const Run& run) { return run.shapes_only && run.options.plan.base_format == "nf4"; }
+
 bool plans_gpus(const Run& run) { return run.shapes_only && ops::planned_platform() == ops::Platform::kCuda; }
 
 fsdp::ShardSettings plan_sharding(Run& run) {
@@ -60,7 +62,7 @@ fsdp::ShardSettings plan_sharding(Run& run) {
 
 std::vector<model::UnitSpec> stored_units(const Run& run, fsdp::ShardSettings& settings) {
   std::vector<model::UnitSpec> units = run.model->units();
-  if (!run.shapes_only || !run.shapes_only->nf4_base) return units;
+  if (!plans_nf4_base(run)) return units;
   settings.base_type = at::kByte;
   for (std::size_t unit = 0; unit < units.size(); ++unit)
     for (model::Parameter& parameter : units[unit].parameters) {

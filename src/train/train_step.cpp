@@ -42,8 +42,8 @@ Counts count(Run& run, const std::vector<data::MicroBatch>& batches, const std::
   return all;
 }
 
-/// Micro-batch losses of all ranks added in the order of the global batch (slot by slot, rank by rank), so that the sum does not
-/// depend on how the batch was dealt.
+/// Micro-batch losses of all ranks added in the order of the global batch (slot by slot, rank by rank), so that the sum does
+/// not depend on how the batch was dealt.
 double sum_losses(comm::Communicator& communicator, const std::vector<double>& local) {
   std::vector<double> all(local.size() * static_cast<std::size_t>(communicator.size()));
   communicator.gather_control(std::as_bytes(std::span(local)), std::as_writable_bytes(std::span(all)));
@@ -80,8 +80,8 @@ void check_finite(double value, const char* what, std::int64_t step) {
                     what, step + 1, value));
 }
 
-/// Whether the loss scale was too large for this step; all ranks have the same norm. The scale may shrink to 1: below that it is not
-/// the scale that makes the gradients overflow.
+/// Whether the loss scale was too large for this step; all ranks have the same norm. The scale may shrink to 1: below that
+/// it is not the scale that makes the gradients overflow.
 bool skips(Run& run, double norm) {
   if (!run.scaler) return false;
   const bool overflow = !std::isfinite(norm) && run.scaler->scale() > 1;

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <set>
 
 #include "banner.h"
 #include "ledger_report.h"
@@ -70,8 +69,8 @@ class Trainer {
     final.train_loss = (state_.loss_sum - loss_before) / static_cast<double>(state_.step - first);
     final.tokens_per_second = static_cast<double>(state_.num_tokens - tokens_before) / training_seconds_;
     export_result(final);
-    say(fmt::format("memory of a step's tensors on rank 0: {:.4f} GB at most, in {}\n{}",
-                    static_cast<double>(step_peak_.bytes) / 1e9, step_peak_.phase, ledger_table(step_peak_)));
+    say(fmt::format("memory of a step's tensors on rank 0: {:.4f} GB at most, in {}\n{}", gigabytes(step_peak_.bytes),
+                    step_peak_.phase, ledger_table(step_peak_)));
     if (writer_) writer_->finish(final);
   }
 
@@ -238,18 +237,11 @@ class Trainer {
   std::int64_t window_tokens_ = 0, window_steps_ = 0, steps_here_ = 0;
 };
 
-std::set<std::string> explicitly_set(const options::ParseResult& parsed) {
-  std::set<std::string> names;
-  for (const auto& option : parsed.effective)
-    if (option.source != "default") names.insert(option.name);
-  return names;
-}
-
 /// `replaces`: an old run lies in the folder; cleared when the new one has taken its place.
 void run_in_prepared_folder(const options::ParseResult& parsed, comm::Communicator& communicator, bool& replaces) {
   std::filesystem::path resume;
   comm::agree(communicator, [&] { resume = resolve_resume(parsed.options); });
-  const std::unique_ptr<Run> run = build_run(parsed.options, communicator, explicitly_set(parsed));
+  const std::unique_ptr<Run> run = build_run(parsed.options, communicator, options::given_names(parsed.effective));
   Trainer trainer(*run, parsed);
   comm::agree_on_root(communicator, [&] { print_banner(*run, parsed); });
   if (!resume.empty()) trainer.resume(resume, replaces);

@@ -52,8 +52,8 @@ class Precisions : public ::testing::TestWithParam<bool> {
   SharedScratch scratch_;
 };
 
-/// Frozen weights are rounded once, when they are loaded, or each time they are read: the same. Trained ones have fp32 masters in
-/// both.
+/// Frozen weights are rounded once, when they are loaded, or each time they are read: the same. Trained ones have fp32
+/// masters in both.
 TEST_P(Precisions, MixedBf16IsBf16Computation) {
   const auto mixed = steps_of("float32", "bf16"), stored = steps_of("bfloat16", "no");
   for (std::size_t i = 0; i < mixed.size(); ++i)

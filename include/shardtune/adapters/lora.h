@@ -26,13 +26,13 @@ std::vector<std::string> linear_modules(const model::ModelConfig& config);
 
 /// Resolves --lora_target_modules as PEFT does: "all-linear" (any case) is every linear of the layers, never the head; a list
 /// entry matches a full module name or a dotted suffix; a text with a character that no module name has is one regular
-/// expression (PCRE2, limited in length, nesting and steps) and must match the whole name. Unlike PEFT a list entry that matches nothing is refused, and so is one that names a module that is no
-/// linear: Error(kUsage) with near names.
+/// expression (PCRE2, limited in length, nesting and steps) and must match the whole name. Unlike PEFT a list entry that
+/// matches nothing is refused, and so is one that names a module that is no linear: Error(kUsage) with near names.
 std::set<std::string> resolve_targets(const std::string& targets, const model::ModelConfig& config);
 
 /// y = x W^T + scaling * (dropout(x) A^T) B^T for the modules in `config`, plain frozen linears for the others. The base is
-/// frozen; A [r, in] and B [out, r] take part in the type they are gathered in, with sums in fp32. Only x is kept for backward; dropped copies
-/// are made again from the key. Source: Hu et al., LoRA; PEFT's LoraLayer.
+/// frozen; A [r, in] and B [out, r] take part in the type they are gathered in, with sums in fp32. Only x is kept for
+/// backward; dropped copies are made again from the key. Source: Hu et al., LoRA; PEFT's LoraLayer.
 model::LinearGroupFactory lora_linear_factory(const LoraConfig& config);
 
 }  // namespace shardtune::adapters

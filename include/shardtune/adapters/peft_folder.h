@@ -14,13 +14,13 @@ std::string peft_name(const std::string& parameter);
 
 /// LoRA settings from the options, targets resolved. With --adapter_name_or_path rank, alpha, rsLoRA and targets come from the
 /// folder's adapter_config.json; `explicitly_set` names the options the user gave, which must then agree with the folder
-/// (Error(kUsage) otherwise). Dropout is the option's. What the arithmetic cannot hold is refused: a scale beyond fp32, a dropout
-/// that keeps nothing.
+/// (Error(kUsage) otherwise). Dropout is the option's. What the arithmetic cannot hold is refused: a scale beyond fp32, a
+/// dropout that keeps nothing.
 LoraConfig make_lora_config(const AdapterOptions& options, const model::ModelConfig& config,
                             const std::set<std::string>& explicitly_set = {});
 
-/// Checks that the folder's adapter tensors are exactly the trainable parameters of the units, names, shapes and types (F32, F16,
-/// BF16), before any is read. Error(kBadModel).
+/// Checks that the folder's adapter tensors are exactly the trainable parameters of the units, names, shapes and types (F32,
+/// F16, BF16), before any is read. Error(kBadModel).
 void check_adapter_weights(const io::SafetensorsFolder& folder, const std::vector<model::UnitSpec>& units);
 
 }  // namespace shardtune::adapters

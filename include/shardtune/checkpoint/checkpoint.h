@@ -12,6 +12,9 @@
 
 namespace shardtune::checkpoint {
 
+/// Good steps in a row after which the loss scale of fp16 doubles: a checkpoint's count of them is below.
+constexpr std::int64_t kLossScaleGrowthSteps = 2000;
+
 /// The few numbers beside the tensors that a run continues from.
 struct RunState {
   std::int64_t step = 0;  ///< optimizer steps taken
@@ -25,14 +28,15 @@ struct RunState {
   std::vector<std::pair<std::string, std::string>> fixed{};
 };
 
-/// Writes OUTPUT_DIR/checkpoint-STEP: one HDF5 file per rank with the roles weight, exp_avg and exp_avg_sq as one packed dataset
-/// each, and manifest.json, written last. The folder appears by one rename when every rank has written and synced its file;
-/// on any failure nothing appears and older ones stay. Returns the folder. Collective.
+/// Writes OUTPUT_DIR/checkpoint-STEP: one HDF5 file per rank with the roles weight, exp_avg and exp_avg_sq as one packed
+/// dataset each, and manifest.json, written last. The folder appears by one rename when every rank has written and synced
+/// its file; on any failure nothing appears and older ones stay. Returns the folder. Collective.
 std::filesystem::path save(const std::filesystem::path& output_dir, const RunState& state, fsdp::ShardedModel& shards,
                            optim::AdamW& optimizer, comm::Communicator& communicator);
 
-/// Loads a folder that save() wrote, on the same number of ranks. Everything is checked against the manifest (parameters, shapes,
-/// ranks, fixed settings, XXH3-128 of each dataset) before anything is overwritten. Error(kBadCheckpoint). Collective.
+/// Loads a folder that save() wrote, on the same number of ranks. Everything is checked against the manifest (parameters,
+/// shapes, ranks, fixed settings, XXH3-128 of each dataset) before anything is overwritten. Error(kBadCheckpoint).
+/// Collective.
 RunState load(const std::filesystem::path& folder, const RunState& expected, fsdp::ShardedModel& shards,
               optim::AdamW& optimizer, comm::Communicator& communicator);
 
@@ -45,12 +49,13 @@ std::optional<std::filesystem::path> newest(const std::filesystem::path& output_
 /// Whether a file name is checkpoint-STEP, STEP being 1 to 15 digits.
 bool is_checkpoint_name(std::string_view name);
 
-/// Something that is called checkpoint-STEP and is neither a complete checkpoint nor the rest of one (files of ranks alone): another
-/// program's, say. Never touched.
+/// Something that is called checkpoint-STEP and is neither a complete checkpoint nor the rest of one (files of ranks alone):
+/// another program's, say. Never touched.
 std::optional<std::filesystem::path> foreign_checkpoint(const std::filesystem::path& output_dir);
 
-/// Renames rests of checkpoints, checkpoint-STEP folders that hold files of ranks and no manifest, to incomplete-checkpoint-STEP: a run that goes on from an older one would
-/// meet them when it saves. save() leaves none; a copy that was cut short, say, does. Returns the new names.
+/// Renames rests of checkpoints, checkpoint-STEP folders that hold files of ranks and no manifest, to
+/// incomplete-checkpoint-STEP: a run that goes on from an older one would meet them when it saves. save() leaves none; a
+/// copy that was cut short, say, does. Returns the new names.
 std::vector<std::filesystem::path> set_incomplete_aside(const std::filesystem::path& output_dir);
 
 /// The step in the name of a checkpoint-STEP folder.

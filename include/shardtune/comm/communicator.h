@@ -39,6 +39,12 @@ struct Counts {
   std::uint64_t exchange_bytes = 0;
   std::uint64_t control = 0;  ///< small gathers of scalars and verdicts, broadcasts, barriers
 
+  /// A gather of `local_bytes` of each of `ranks`, an exchange of a piece of `piece_bytes` with each, a control call among
+  /// them.
+  void count_all_gather(std::uint64_t local_bytes, int ranks);
+  void count_exchange(std::uint64_t piece_bytes, int ranks);
+  void count_control(int ranks) { control += ranks > 1; }
+
   friend bool operator==(const Counts&, const Counts&) = default;
   Counts& operator+=(const Counts& other);
 };

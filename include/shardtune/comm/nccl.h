@@ -18,8 +18,8 @@ struct NcclLimits {
 ///
 /// A transfer begins when the work queued on the compute stream so far is done, and runs on a stream of its own. All transfers
 /// of a communicator and of those split from it run one after the other, in the order of the calls. When NCCL reports an error
-/// or a deadline passes, all of them are aborted, this and every later call throws Error(kCommunication), and the job should end.
-/// One thread at a time.
+/// or a deadline passes, all of them are aborted, this and every later call throws Error(kCommunication), and the job should
+/// end. One thread at a time.
 class NcclCommunicator : public Communicator {
  public:
   /// Connects the ranks now instead of in the first transfer; a group that only passes control messages needs no connection and

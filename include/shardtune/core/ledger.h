@@ -6,8 +6,9 @@
 #include <string>
 #include <string_view>
 
-/// Every byte of the tensors of a run, by purpose. Filled by the allocator of the step's device (see core/ledger_allocator.h), so
-/// nothing that LibTorch allocates escapes it; what is not a tensor (shared memory) is entered by hand.
+/// Every byte of the tensors of a run, by purpose. Filled by the allocator of the step's device (see
+/// core/ledger_allocator.h), so nothing that LibTorch allocates escapes it; what is not a tensor (shared memory) is entered
+/// by hand.
 namespace shardtune {
 
 enum class Purpose : std::uint8_t {

@@ -81,8 +81,8 @@ at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids);
 void add_embedding_gradient(at::Tensor& sink, const at::Tensor& gradient, const at::Tensor& ids, std::int64_t padding);
 
 /// Token losses of logits [n, V] (fp32 or bf16, overwritten with the gradient) for targets [n]: returns the sum of
-/// logsumexp - logit[target] in fp64 and leaves scale * (softmax - onehot), computed in fp32, in `logits`. fp64 sums: torch's own fp32
-/// log_softmax is off by 1e-5 over 49,152 classes.
+/// logsumexp - logit[target] in fp64 and leaves scale * (softmax - onehot), computed in fp32, in `logits`. fp64 sums:
+/// torch's own fp32 log_softmax is off by 1e-5 over 49,152 classes.
 double cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, double scale, bool want_gradient);
 
 /// Where each token of a micro-batch stands, for dropout (see dropout()).

@@ -1,8 +1,8 @@
 #pragma once
 #include <ATen/core/Tensor.h>
 
-/// Steps on shapes alone: every tensor lives on LibTorch's Meta device, has a shape and a type, and no data. Operators without a
-/// Meta kernel have a twin in `ops` that allocates what the kernel would.
+/// Steps on shapes alone: every tensor lives on LibTorch's Meta device, has a shape and a type, and no data. Operators
+/// without a Meta kernel have a twin in `ops` that allocates what the kernel would.
 namespace shardtune::ops {
 
 /// Whose kernels the twins stand for.

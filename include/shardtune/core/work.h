@@ -34,8 +34,8 @@ struct CollectiveWork {
   int ranks_per_node = 1;  ///< of this group's ranks, how many share a node
 };
 
-/// Hears of the work in the order in which the step issues it. A collective may begin when the compute work told before it is done;
-/// compute work told after an await begins when that collective has ended.
+/// Hears of the work in the order in which the step issues it. A collective may begin when the compute work told before it
+/// is done; compute work told after an await begins when that collective has ended.
 class WorkListener {
  public:
   virtual ~WorkListener() = default;

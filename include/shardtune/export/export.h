@@ -17,13 +17,13 @@ struct CardFacts {
   std::string options_text;  ///< the options given by the user, one per line
 };
 
-/// Writes the adapter as PEFT does: adapter_model.safetensors (full tensors of `type`) and adapter_config.json. Units are gathered one
-/// by one; rank 0 writes. Collective.
+/// Writes the adapter as PEFT does: adapter_model.safetensors (full tensors of `type`) and adapter_config.json. Units are
+/// gathered one by one; rank 0 writes. Collective.
 void write_adapter(const std::filesystem::path& folder, const adapters::LoraConfig& lora, const std::string& base_model,
                    fsdp::ShardedModel& shards, comm::Communicator& communicator, at::ScalarType type = at::kFloat);
 
-/// Writes a fully fine-tuned model as Transformers does: model.safetensors in `type`, config.json and generation_config.json of the
-/// base. Collective.
+/// Writes a fully fine-tuned model as Transformers does: model.safetensors in `type`, config.json and generation_config.json
+/// of the base. Collective.
 void write_model(const std::filesystem::path& folder, const std::filesystem::path& base_folder, at::ScalarType type,
                  fsdp::ShardedModel& shards, comm::Communicator& communicator);
 

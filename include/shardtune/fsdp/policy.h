@@ -27,12 +27,13 @@ struct Policy {
   Reshard reshard = Reshard::kAfterForward;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::kPre;
   bool forward_prefetch = true;
-  /// Layers in a block that keep one input, its first one's; backward runs forward again through the block before it goes back over
-  /// it. 1: every layer keeps its input.
+  /// Layers in a block that keep one input, its first one's; backward runs forward again through the block before it goes
+  /// back over it. 1: every layer keeps its input.
   std::int64_t input_block = 1;
 };
 
-/// `ranks` of the job, `node_ranks` of this node (HYBRID strategies shard inside a node). Error(kUsage) for a mesh that cannot be.
+/// `ranks` of the job, `node_ranks` of this node (HYBRID strategies shard inside a node). Error(kUsage) for a mesh that
+/// cannot be.
 Policy make_policy(const FsdpOptions& options, int ranks, int node_ranks);
 
 /// The stages (embedding, layers, head: indices of `stages`) of each unit, in order. TRANSFORMER_BASED_WRAP: one each;

@@ -5,9 +5,9 @@
 
 namespace shardtune::fsdp {
 
-/// When units are gathered, fetched ahead, kept and let go while a step walks forward over the units, turns at the last one (which
-/// holds the head: its backward follows its forward at once) and walks back. Whoever reads this file sees every gather of a
-/// step. All functions are collective.
+/// When units are gathered, fetched ahead, kept and let go while a step walks forward over the units, turns at the last one
+/// (which holds the head: its backward follows its forward at once) and walks back. Whoever reads this file sees every
+/// gather of a step. All functions are collective.
 ///
 /// Units of layers that backward needs again:   after forward        in backward
 ///   Reshard::kAfterForward (FULL_SHARD)         let go, but for      gathered again
@@ -26,8 +26,9 @@ class Schedule {
   void leave_forward(std::size_t unit, bool training);
   void enter_turn();
   void leave_turn();
-  /// The first unit that runs forward again before backward of `unit`, because inputs of its layers were not kept; `unit` itself
-  /// when none does. The units from there to the one before `unit` are entered and left in order, then comes enter_backward(unit).
+  /// The first unit that runs forward again before backward of `unit`, because inputs of its layers were not kept; `unit`
+  /// itself when none does. The units from there to the one before `unit` are entered and left in order, then comes
+  /// enter_backward(unit).
   std::size_t runs_again_from(std::size_t unit) const;
   void enter_again(std::size_t unit, std::size_t before);
   void leave_again(std::size_t unit, std::size_t before);

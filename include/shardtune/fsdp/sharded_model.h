@@ -24,13 +24,13 @@ struct ShardSettings {
 };
 
 /// Every rank keeps a part of each unit, gathers the unit when it is needed and lets it go afterwards. A unit holds one or more
-/// stages of the model (embedding, layers, head). The verbs of a unit's life are prefetch -> unshard -> reshard, and in backward
-/// zero_gradients -> reduce. All of them are collective and must be called in the same order on all ranks. Gather buffers are
-/// allocated once. The engine moves flat bytes; it knows neither LoRA nor attention.
+/// stages of the model (embedding, layers, head). The verbs of a unit's life are prefetch -> unshard -> reshard, and in
+/// backward zero_gradients -> reduce. All of them are collective and must be called in the same order on all ranks. Gather
+/// buffers are allocated once. The engine moves flat bytes; it knows neither LoRA nor attention.
 class ShardedModel {
  public:
-  /// `stages` is copied. `shared_base`: memory of base_bytes() that this node's ranks have in common; frozen parameters then lie
-  /// there once, are cut over the node's ranks for loading, and are never gathered.
+  /// `stages` is copied. `shared_base`: memory of base_bytes() that this node's ranks have in common; frozen parameters then
+  /// lie there once, are cut over the node's ranks for loading, and are never gathered.
   ShardedModel(std::vector<model::UnitSpec> stages, const ShardSettings& settings, comm::Mesh& mesh,
                std::unique_ptr<comm::SharedMemory> shared_base = nullptr);
   ~ShardedModel();
@@ -55,7 +55,8 @@ class ShardedModel {
   void prefetch(std::size_t unit);
   /// Gathers the unit now unless prefetched. The stages' tensors are then in stage().
   void unshard(std::size_t unit);
-  /// The tensors of a stage of a gathered unit. A borrowed slot holds the owner's tensor: the owner's unit must be gathered too.
+  /// The tensors of a stage of a gathered unit. A borrowed slot holds the owner's tensor: the owner's unit must be gathered
+  /// too.
   model::UnitTensors& stage(std::size_t stage);
   /// Lets the unit's full tensors go; its buffer may be reused at once.
   void reshard(std::size_t unit);

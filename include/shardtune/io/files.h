@@ -74,8 +74,8 @@ class AtomicFolder {
 /// Makes the folder (with parents) and proves that a file can be created in it; Error(kBadStorage) otherwise.
 void ensure_writable_folder(const std::filesystem::path& folder);
 
-/// Holds a folder for this process, which ends with the object or the process, however that ends. Error(kBadStorage) when another
-/// process holds it. Some network file systems cannot lock a folder: then `problem()` says why, and nothing is held.
+/// Holds a folder for this process, which ends with the object or the process, however that ends. Error(kBadStorage) when
+/// another process holds it. Some network file systems cannot lock a folder: then `problem()` says why, and nothing is held.
 class FolderLock {
  public:
   explicit FolderLock(const std::filesystem::path& folder);

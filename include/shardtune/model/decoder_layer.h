@@ -18,8 +18,8 @@ struct SliceSaved {
   at::Tensor gate, up;  ///< [n, F]; undefined: computed again in backward
 };
 
-/// A layer works on one slice of a micro-batch after the other: whole segments, as many as StepContext::ffn_chunk_tokens holds but
-/// at least one. So its work space does not grow with the batch.
+/// A layer works on one slice of a micro-batch after the other: whole segments, as many as StepContext::ffn_chunk_tokens
+/// holds but at least one. So its work space does not grow with the batch.
 struct LayerSaved {
   at::Tensor input;  ///< [N, D]
   std::vector<SliceSaved> slices;  ///< empty: computed again in backward, slice by slice

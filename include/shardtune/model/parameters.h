@@ -42,6 +42,13 @@ struct UnitSpec {
   }
 };
 
+/// Of a model with its adapters; what is borrowed counts once, with its owner.
+struct WeightCounts {
+  std::int64_t total = 0, trained = 0;
+  std::int64_t trained_tensors = 0;
+};
+WeightCounts count_weights(const std::vector<UnitSpec>& units);
+
 /// The full tensors of one gathered unit, by slot. Valid from unshard to reshard; owned by the engine's gather buffers.
 struct UnitTensors {
   std::vector<at::Tensor> weights;

@@ -1,4 +1,5 @@
 #pragma once
+#include <set>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,9 @@ struct ParseResult {
 /// "NAME=VALUE" strings that ends with a null pointer (the C library's `environ`), or a null pointer for none. Only the
 /// INI file is opened; no other path is looked at. Touches no global state; every rank may call it on its own.
 ParseResult parse_options(int argc, const char* const* argv, const char* const* environment);
+
+/// Names of the options that do not have their value by default.
+std::set<std::string> given_names(const std::vector<EffectiveOption>& options);
 
 /// The options for the start banner: one line "  name  value  (source)" each, columns aligned, in the given order.
 std::string format_effective(const std::vector<EffectiveOption>& options);

@@ -1,10 +1,13 @@
 #pragma once
 #include <cstdint>
 
+#include "shardtune/checkpoint/checkpoint.h"
+
 namespace shardtune::train {
 
-/// The dynamic loss scale of fp16 (torch.amp.GradScaler's rule and numbers): a step whose gradients overflow is skipped and halves
-/// the scale, 2000 good steps in a row double it. Powers of two only: scaling and unscaling are exact.
+/// The dynamic loss scale of fp16 (torch.amp.GradScaler's rule and numbers): a step whose gradients overflow is skipped and
+/// halves the scale, kLossScaleGrowthSteps good steps in a row double it. Powers of two only: scaling and unscaling are
+/// exact.
 class LossScaler {
  public:
   explicit LossScaler(double scale = 65536, std::int64_t good_steps = 0) : scale_(scale), good_steps_(good_steps) {}
@@ -16,14 +19,13 @@ class LossScaler {
     if (!finite) {
       scale_ /= 2;
       good_steps_ = 0;
-    } else if (++good_steps_ == kGrowthInterval) {
+    } else if (++good_steps_ == checkpoint::kLossScaleGrowthSteps) {
       scale_ *= 2;
       good_steps_ = 0;
     }
   }
 
  private:
-  static constexpr std::int64_t kGrowthInterval = 2000;
   double scale_;
   std::int64_t good_steps_;
 };

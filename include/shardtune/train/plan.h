@@ -42,14 +42,14 @@ struct Plan {
 /// What the CUDA context and the buffers of the libraries take of a GPU, about: no plan counts them.
 constexpr std::int64_t kCudaContextBytes = 1'500'000'000;
 
-/// Memory that a rank needs at most, over load, step and save. On a GPU: of the device, with its context. On the CPU: of the node,
-/// with the rank's share of what the ranks of the node have in common.
+/// Memory that a rank needs at most, over load, step and save. On a GPU: of the device, with its context. On the CPU: of the
+/// node, with the rank's share of what the ranks of the node have in common.
 std::int64_t needed_bytes(const Plan& plan, const PlanOptions& job);
 
-/// Plays rank options.plan.rank of options.plan.world_size: builds the run, takes two steps (the second is what counts: the first one
-/// makes buffers) and gathers what a save gathers. `rows`: those of a micro-batch; none: as options.plan and --max_length say.
-/// Reads config.json and nothing else. Installs the ledger for the Meta device; the CPU's is the caller's. Error(kUsage) when the
-/// options contradict each other and for the hardware file, Error(kBadModel) for config.json.
+/// Plays rank options.plan.rank of options.plan.world_size: builds the run, takes two steps (the second is what counts: the
+/// first one makes buffers) and gathers what a save gathers. `rows`: those of a micro-batch; none: as options.plan and
+/// --max_length say. Reads config.json and nothing else. Installs the ledger for the Meta device; the CPU's is the caller's.
+/// Error(kUsage) when the options contradict each other and for the hardware file, Error(kBadModel) for config.json.
 Plan make_plan(const options::RunOptions& options, const std::set<std::string>& explicitly_set,
                const std::vector<data::Row>& rows = {});
 

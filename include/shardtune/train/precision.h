@@ -16,8 +16,8 @@ struct Precision {
   bool loss_scaling = false;
 };
 
-/// From --dtype, --mixed_precision, --reduce_dtype and the type of the model's files. `has_fp16`: the processor computes in half
-/// precision. Error(kUsage) for what is not computed here.
+/// From --dtype, --mixed_precision, --reduce_dtype and the type of the model's files. `has_fp16`: the processor computes in
+/// half precision. Error(kUsage) for what is not computed here.
 Precision choose_precision(const options::RunOptions& options, const model::ModelConfig& config, bool has_fp16);
 
 /// "float32", "bfloat16" or "float16".

@@ -21,12 +21,9 @@
 
 namespace shardtune::train {
 
-/// A run on shapes alone, for the planner: no file but config.json is read, rows are made up or
-/// given, tensors lie on the Meta device.
+/// A run on shapes alone, for the planner: no file but config.json is read, rows are made up as options.plan says or given,
+/// tensors lie on the Meta device.
 struct ShapesOnly {
-  std::int64_t document_tokens = 0;  ///< 0: a row is one document
-  double trained_fraction = 1;
-  bool nf4_base = false;  ///< frozen linears of the layers in the bytes of NF4 with double quantisation
   std::vector<data::Row> rows = {};  ///< of a micro-batch; none: made up
 };
 
@@ -53,9 +50,9 @@ struct Run {
   std::optional<LossScaler> scaler;  ///< of fp16
 };
 
-/// Reads options' files and builds the run. `explicitly_set` names the options that do not come from their default: those may not
-/// contradict an adapter folder. Rank-local failures are agreed before each collective, and so is that all ranks read the same.
-/// Collective.
+/// Reads options' files and builds the run. `explicitly_set` names the options that do not come from their default: those
+/// may not contradict an adapter folder. Rank-local failures are agreed before each collective, and so is that all ranks
+/// read the same. Collective.
 std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communicator& communicator,
                                const std::set<std::string>& explicitly_set = {},
                                const std::optional<ShapesOnly>& shapes_only = {});

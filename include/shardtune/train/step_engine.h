@@ -28,9 +28,9 @@ class StepEngine {
   StepEngine(const model::LlamaModel& model, fsdp::ShardedModel& shards, const fsdp::Policy& policy,
              const StepSettings& settings);
 
-  /// Forward and backward; gradients of `scale` * loss sum are added to the shards' sums. All `batches` pass through a unit before
-  /// the next one is gathered; their inputs of each layer are kept meanwhile. Returns the loss sums (fp64). Calls with one batch
-  /// each and one call with all of them give the same bits.
+  /// Forward and backward; gradients of `scale` * loss sum are added to the shards' sums. All `batches` pass through a unit
+  /// before the next one is gathered; their inputs of each layer are kept meanwhile. Returns the loss sums (fp64). Calls
+  /// with one batch each and one call with all of them give the same bits.
   std::vector<double> forward_backward(std::span<const data::MicroBatch> batches, std::int64_t step, double scale);
   /// Loss sum without dropout and gradients.
   double evaluate(const data::MicroBatch& batch);

@@ -26,7 +26,8 @@ StepResult train_step(Run& run, const data::LoaderPosition& position, std::int64
 StepResult train_step(Run& run, const std::vector<data::MicroBatch>& batches, std::int64_t step,
                       const std::optional<comm::Failure>& failure = {});
 
-/// Refuses to go on when a trained weight is not finite: called before anything is written. AgreedError(kNonFinite). Collective.
+/// Refuses to go on when a trained weight is not finite: called before anything is written. AgreedError(kNonFinite).
+/// Collective.
 void check_weights_finite(Run& run);
 
 struct EvalResult {

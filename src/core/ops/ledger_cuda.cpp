@@ -15,8 +15,8 @@ struct Record {
   std::int64_t bytes;
 };
 
-/// By address: the caching allocator has no room in its contexts for us. The tracker is called under the allocator's lock and takes
-/// only this one and the ledger's inside it.
+/// By address: the caching allocator has no room in its contexts for us. The tracker is called under the allocator's lock
+/// and takes only this one and the ledger's inside it.
 class Records {
  public:
   void add(std::size_t address, std::size_t size) {
@@ -55,10 +55,13 @@ Records& records() {
 }  // namespace
 
 void watch_cuda_allocations() {
-  c10::cuda::CUDACachingAllocator::attachAllocatorTraceTracker([](const TraceEntry& entry) {
-    if (entry.action_ == TraceEntry::ALLOC) records().add(entry.addr_, entry.size_);
-    // A block that another stream still uses is free for the program all the same.
-    else if (entry.action_ == TraceEntry::FREE_REQUESTED) records().remove(entry.addr_);
+  static std::once_flag once;
+  std::call_once(once, [] {
+    c10::cuda::CUDACachingAllocator::attachAllocatorTraceTracker([](const TraceEntry& entry) {
+      if (entry.action_ == TraceEntry::ALLOC) records().add(entry.addr_, entry.size_);
+      // A block that another stream still uses is free for the program all the same.
+      else if (entry.action_ == TraceEntry::FREE_REQUESTED) records().remove(entry.addr_);
+    });
   });
 }
 

@@ -7,7 +7,8 @@
 
 /// The search of `shardtune plan --fit`: the fastest settings whose memory is within a budget.
 ///
-/// A probe is a whole plan, so as few as possible are asked. The search relies on this, which holds for every strategy and order:
+/// A probe is a whole plan, so as few as possible are asked. The search relies on this, which holds for every strategy and
+/// order:
 ///   memory does not shrink with larger micro-batches, with larger chunks and with later policies of the list;
 ///   time does not grow with larger chunks and with later policies.
 namespace shardtune::train::plan {

@@ -20,8 +20,8 @@ std::int64_t row_tokens(const options::RunOptions& options) {
   return options.data.packing || document == 0 ? longest : std::min(document, longest);
 }
 
-/// From the least memory to the least time. Of N layers' inputs made again, N lie beside the kept ones: beyond the root of the number
-/// of layers nothing is saved.
+/// From the least memory to the least time. Of N layers' inputs made again, N lie beside the kept ones: beyond the root of
+/// the number of layers nothing is saved.
 std::vector<std::string> policies(std::int64_t layers) {
   std::vector<std::string> names;
   for (std::int64_t block = 2; block * block <= layers; block *= 2)

@@ -23,7 +23,8 @@ struct Fit {
 
 /// The fastest settings for devices with options.plan.fit_gb. Options that were given are held, but for
 /// --per_device_train_batch_size and --gradient_accumulation_steps given together: their product is. The trace that
-/// options.plan.trace asks for is that of the first. Error(kUsage) when nothing fits, with the least that does, and as make_plan().
+/// options.plan.trace asks for is that of the first. Error(kUsage) when nothing fits, with the least that does, and as
+/// make_plan().
 Fit find_fit(const options::ParseResult& parsed, const std::set<std::string>& explicitly_set);
 
 }  // namespace shardtune::train::plan

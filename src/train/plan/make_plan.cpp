@@ -10,6 +10,7 @@
 #include "shardtune/core/ledger_allocator.h"
 #include "shardtune/core/shape_only.h"
 #include "shardtune/core/work.h"
+#include "shardtune/export/full_tensors.h"
 #include "shardtune/train/plan.h"
 #include "shardtune/train/train_step.h"
 #include "timeline.h"
@@ -25,30 +26,11 @@ std::vector<data::MicroBatch> step_batches(const Run& run) {
   return std::vector<data::MicroBatch>(slots, data::collate(run.train_rows, rows));
 }
 
-void count_weights(const Run& run, Plan& made) {
-  for (const auto& unit : run.model->units())
-    for (const auto& parameter : unit.parameters) {
-      if (parameter.borrowed) continue;
-      made.weights += parameter.elements();
-      if (parameter.trainable) made.trained_weights += parameter.elements();
-    }
-}
-
-/// What writing a checkpoint and the result takes: every unit's trained weights are gathered, and rank 0 puts them together, on a
-/// GPU's host, in the type of the result.
+/// What writing a checkpoint and the result takes.
 void save_on_shapes(Run& run) {
   check_weights_finite(run);
   const at::ScalarType type = run.lora ? run.precision.trained : run.precision.result;
-  const bool on_host = ops::planned_platform() == ops::Platform::kCuda;
-  std::vector<at::Tensor> result;
-  for (std::size_t unit = 0; unit < run.shards->units(); ++unit) {
-    if (run.shards->trained(unit).empty()) continue;
-    const auto full = run.shards->gather_trained(unit, run.shards->trained(unit).local());
-    if (run.communicator->rank() != 0) continue;
-    const LedgerScope scope(on_host ? Purpose::kHostPinned : Purpose::kResult);
-    for (const at::Tensor& tensor : full)
-      if (tensor.defined()) result.push_back(tensor.to(type).clone());
-  }
+  exporting::gather_trained(*run.shards, *run.communicator, type);
 }
 
 template <std::size_t N>
@@ -144,11 +126,7 @@ std::int64_t needed_bytes(const Plan& plan, const PlanOptions& job) {
 Plan make_plan(const options::RunOptions& options, const std::set<std::string>& explicitly_set,
                const std::vector<data::Row>& rows) {
   const auto begin = std::chrono::steady_clock::now();
-  static const bool installed = [] {
-    ops::install_ledger(c10::DeviceType::Meta);
-    return true;
-  }();
-  (void)installed;
+  ops::install_ledger(c10::DeviceType::Meta);
   const PlanOptions& job = options.plan;
   std::optional<plan::Hardware> hardware;
   if (!job.hardware.empty()) hardware = plan::read_hardware(job.hardware);
@@ -158,14 +136,10 @@ Plan make_plan(const options::RunOptions& options, const std::set<std::string>& 
                                                    static_cast<int>(job.ranks_per_node));
   Plan made;
   std::unique_ptr<Run> run;
-  made.load = peak_of("load", [&] {
-    run = build_run(options, *world, explicitly_set,
-                    ShapesOnly{.document_tokens = job.document_tokens,
-                               .trained_fraction = job.trained_fraction,
-                               .nf4_base = job.base_format == "nf4",
-                               .rows = rows});
-  });
-  count_weights(*run, made);
+  made.load = peak_of("load", [&] { run = build_run(options, *world, explicitly_set, ShapesOnly{.rows = rows}); });
+  const model::WeightCounts weights = model::count_weights(run->model->units());
+  made.weights = weights.total;
+  made.trained_weights = weights.trained;
   made.activations = describe_activations(*run);
   const std::vector<data::MicroBatch> batches = step_batches(*run);
   train_step(*run, batches, 0);

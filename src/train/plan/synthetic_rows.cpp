@@ -7,7 +7,8 @@
 
 namespace shardtune::train {
 
-std::vector<data::Row> synthetic_rows(const ShapesOnly& shapes, const options::RunOptions& options) {
+std::vector<data::Row> synthetic_rows(const options::RunOptions& options) {
+  const PlanOptions& job = options.plan;
   const std::int64_t longest = options.data.max_length;
   constexpr std::int64_t kMostTokens = 1 << 26;  // of a micro-batch: their ids are really laid out
   const std::int64_t rows = options.train.per_device_train_batch_size;
@@ -16,7 +17,7 @@ std::vector<data::Row> synthetic_rows(const ShapesOnly& shapes, const options::R
          "a micro-batch of {} rows of {} tokens is more than the {} that can be planned; lower "
          "--per_device_train_batch_size or --max_length",
          rows, longest, kMostTokens);
-  const std::int64_t document = shapes.document_tokens > 0 ? std::min(shapes.document_tokens, longest) : longest;
+  const std::int64_t document = job.document_tokens > 0 ? std::min(job.document_tokens, longest) : longest;
   const std::int64_t length = options.data.packing ? longest : document;
   data::Row row;
   row.ids.assign(static_cast<std::size_t>(length), 0);
@@ -24,7 +25,7 @@ std::vector<data::Row> synthetic_rows(const ShapesOnly& shapes, const options::R
   std::int64_t sample = 0;
   for (std::int64_t first = 0; first < length; first += document) {
     const std::int64_t tokens = std::min(document, length - first);
-    const auto trained = static_cast<std::int64_t>(std::llround(static_cast<double>(tokens) * shapes.trained_fraction));
+    const auto trained = static_cast<std::int64_t>(std::llround(static_cast<double>(tokens) * job.trained_fraction));
     std::fill(row.labels.begin() + (first + tokens - trained), row.labels.begin() + (first + tokens), 0);
     row.segments.push_back(static_cast<std::int32_t>(tokens));
     row.pieces.push_back({.tokens = static_cast<std::int32_t>(tokens), .sample = sample++, .first_position = 0});
@@ -34,7 +35,7 @@ std::vector<data::Row> synthetic_rows(const ShapesOnly& shapes, const options::R
     fail(ErrorClass::kUsage,
          "--plan_trained_fraction {} leaves no trained token in a document of {} tokens, whose first one is never a "
          "target; raise it or --plan_document_tokens",
-         shapes.trained_fraction, document);
+         job.trained_fraction, document);
   const bool whole_row =
       options.data.packing && options.data.packing_strategy == "wrapped" && options.data.wrapped_attention == "row";
   if (whole_row) row.segments = {static_cast<std::int32_t>(length)};
