@@ -35,12 +35,12 @@ OWNED_LIBRARIES = {
     "hdf5": ("io",),
     "H5": ("io",),
     "mpi.h": ("comm",),
-    "cuda": ("comm",),
+    "cuda": ("comm", "quant"),
     "nccl": ("comm",),
     "pcre2": ("core",),
 }
 # Modules that stay free of LibTorch: they compile in a second, and programs on a login node need no tensor library.
-WITHOUT_TORCH = ("io", "data", "options")
+WITHOUT_TORCH = ("io", "data", "quant", "options")
 TORCH = ("ATen/", "c10/", "torch/")
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^">]+)[">]')

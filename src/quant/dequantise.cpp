@@ -1,0 +1,71 @@
+#include "shardtune/quant/dequantise.h"
+
+#include <algorithm>
+#include <array>
+
+#include "expand.h"
+#include "record_access.h"
+#include "reference.h"
+#include "shardtune/core/error.h"
+#include "shardtune/core/simd_level.h"
+#include "typed.h"
+
+namespace shardtune::quant {
+namespace {
+
+constexpr std::int64_t kMaxBlocks = kRecordElements / 64;
+
+/// products[block][code] = table[code] * absmax[block], rounded.
+template <typename T>
+struct Products {
+  [[gnu::always_inline]] static void run(const float* table, const float* absmax, std::int64_t blocks, T* products) {
+    for (std::int64_t block = 0; block < blocks; ++block)
+      for (std::int64_t code = 0; code < kCodes; ++code)
+        products[block * kCodes + code] = narrowed<T>(table[code] * absmax[block]);
+  }
+};
+
+template <typename T>
+struct Row {
+  [[gnu::always_inline]] static void run(const std::int8_t* codes, std::int64_t count, float absmax, T* out) {
+    for (std::int64_t i = 0; i < count; ++i) out[i] = narrowed<T>(int8_value(codes[i], absmax));
+  }
+};
+
+template <typename T>
+void dequantise_four_bit(const RecordLayout& layout, const std::byte* record, std::int64_t count, T* out) {
+  const std::int64_t block = layout.format().block_size, blocks = (count + block - 1) / block;
+  std::array<float, kMaxBlocks> absmax;
+  alignas(64) std::array<T, kMaxBlocks * kCodes> products;
+  read_scales(layout, record, blocks, absmax.data());
+  simd::run<Products<T>>(static_cast<const float*>(four_bit_table(layout.format().kind).values),
+                         static_cast<const float*>(absmax.data()), blocks, products.data());
+  const std::byte* packed = record + layout.packed_offset();
+  const std::int64_t chunks = count / kExpandChunk;
+  const auto expand = sizeof(T) == 2 ? expand16 : expand32;
+  expand(products.data(), packed, chunks, block / kExpandChunk, out);
+  for (std::int64_t i = chunks * kExpandChunk; i < count; ++i) {
+    const auto pair = static_cast<unsigned>(packed[i / 2]);
+    const std::int64_t code = i % 2 == 0 ? pair >> 4 : pair & 15U;
+    out[i] = products[static_cast<std::size_t>(i / block * kCodes + code)];
+  }
+}
+
+}  // namespace
+
+void dequantise(const RecordLayout& layout, RecordRun run, std::span<const std::byte> records, const Elements& out) {
+  SHARDTUNE_CHECK(out.count == layout.elements_in(run), "room for {} of {} elements", out.count,
+                  layout.elements_in(run));
+  SHARDTUNE_CHECK(std::ssize(records) == run.count * layout.bytes_per_record(), "{} bytes for {} records",
+                  records.size(), run.count);
+  if (simd::level() == simd::Level::kPlain) return reference::dequantise(layout, run, records, out);
+  with_pointer(out, [&]<typename T>(T* to) {
+    for_each_record(layout, run, records.data(), [&](const std::byte* record, std::int64_t first, std::int64_t count) {
+      if (layout.format().four_bit()) return dequantise_four_bit(layout, record, count, to + first);
+      simd::run<Row<T>>(reinterpret_cast<const std::int8_t*>(record + kHeaderBytes), count, read_header(record).absmax,
+                        to + first);
+    });
+  });
+}
+
+}  // namespace shardtune::quant

@@ -1,0 +1,137 @@
+#include "expand.h"
+
+#include <cstring>
+
+#include "shardtune/core/error.h"
+#include "shardtune/core/simd_level.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+// GCC 12's own AVX-512 header reads a value that is not set, on purpose (bug 105593).
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+#endif
+
+namespace shardtune::quant {
+
+#if defined(__x86_64__)
+namespace {
+
+constexpr std::int64_t kPackedChunk = kExpandChunk / 2;
+
+const char* block_table(const void* products, std::int64_t block, std::int64_t entry_bytes) {
+  return static_cast<const char*>(products) + block * kCodes * entry_bytes;
+}
+
+/// A byte's high nibble and the byte itself become the two 16-bit indices of its elements. The permute takes five bits of an
+/// index, and the table stands in the register twice, so that a fifth bit does not matter.
+[[gnu::target("avx512f,avx512bw,avx512vl")]] void expand16_avx512(const void* products, const std::uint8_t* packed,
+                                                                  std::int64_t chunks, std::int64_t chunks_per_block,
+                                                                  std::uint16_t* out) {
+  for (std::int64_t chunk = 0; chunk < chunks;) {
+    const __m512i table = _mm512_broadcast_i64x4(
+        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(block_table(products, chunk / chunks_per_block, 2))));
+    const std::int64_t end = chunk + chunks_per_block < chunks ? chunk + chunks_per_block : chunks;
+    for (; chunk < end; ++chunk, packed += kPackedChunk, out += kExpandChunk) {
+      for (std::int64_t half = 0; half < 2; ++half) {
+        const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(packed) + half));
+        const __m512i index = _mm512_or_si512(_mm512_srli_epi32(bytes, 4), _mm512_slli_epi32(bytes, 16));
+        _mm512_storeu_si512(out + 32 * half, _mm512_permutexvar_epi16(index, table));
+      }
+    }
+  }
+}
+
+/// The same with 32-bit indices, of which the permute takes four bits.
+[[gnu::target("avx512f,avx512bw,avx512vl")]] void expand32_avx512(const void* products, const std::uint8_t* packed,
+                                                                  std::int64_t chunks, std::int64_t chunks_per_block,
+                                                                  float* out) {
+  for (std::int64_t chunk = 0; chunk < chunks;) {
+    const __m512 table = _mm512_loadu_ps(block_table(products, chunk / chunks_per_block, 4));
+    const std::int64_t end = chunk + chunks_per_block < chunks ? chunk + chunks_per_block : chunks;
+    for (; chunk < end; ++chunk, packed += kPackedChunk, out += kExpandChunk) {
+      for (std::int64_t quarter = 0; quarter < 4; ++quarter) {
+        const __m512i bytes =
+            _mm512_cvtepu8_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(packed + 8 * quarter)));
+        const __m512i index = _mm512_or_si512(_mm512_srli_epi64(bytes, 4), _mm512_slli_epi64(bytes, 32));
+        _mm512_storeu_ps(out + 16 * quarter, _mm512_permutexvar_ps(index, table));
+      }
+    }
+  }
+}
+
+/// The byte shuffle looks up 16 entries of one byte: once for the low bytes of the products, once for the high ones.
+[[gnu::target("avx2")]] void expand16_avx2(const void* products, const std::uint8_t* packed, std::int64_t chunks,
+                                           std::int64_t chunks_per_block, std::uint16_t* out) {
+  const __m128i low_byte = _mm_set1_epi16(0xFF);
+  const __m256i even_nibbles = _mm256_set1_epi16(0x000F), odd_nibbles = _mm256_set1_epi16(0x0F00);
+  for (std::int64_t chunk = 0; chunk < chunks;) {
+    const auto* table = reinterpret_cast<const __m128i*>(block_table(products, chunk / chunks_per_block, 2));
+    const __m128i front = _mm_loadu_si128(table), back = _mm_loadu_si128(table + 1);
+    const __m256i low_bytes =
+        _mm256_broadcastsi128_si256(_mm_packus_epi16(_mm_and_si128(front, low_byte), _mm_and_si128(back, low_byte)));
+    const __m256i high_bytes =
+        _mm256_broadcastsi128_si256(_mm_packus_epi16(_mm_srli_epi16(front, 8), _mm_srli_epi16(back, 8)));
+    const std::int64_t end = chunk + chunks_per_block < chunks ? chunk + chunks_per_block : chunks;
+    for (; chunk < end; ++chunk, packed += kPackedChunk, out += kExpandChunk) {
+      for (std::int64_t half = 0; half < 2; ++half) {
+        const __m256i words = _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(packed) + half));
+        const __m256i index = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(words, 4), even_nibbles),
+                                              _mm256_and_si256(_mm256_slli_epi16(words, 8), odd_nibbles));
+        const __m256i low = _mm256_shuffle_epi8(low_bytes, index), high = _mm256_shuffle_epi8(high_bytes, index);
+        const __m256i a = _mm256_unpacklo_epi8(low, high), b = _mm256_unpackhi_epi8(low, high);
+        auto* to = reinterpret_cast<__m256i*>(out + 32 * half);
+        _mm256_storeu_si256(to, _mm256_permute2x128_si256(a, b, 0x20));
+        _mm256_storeu_si256(to + 1, _mm256_permute2x128_si256(a, b, 0x31));
+      }
+    }
+  }
+}
+
+/// The permute looks up 8 entries: both halves of the table, and the code's highest bit chooses.
+[[gnu::target("avx2")]] void expand32_avx2(const void* products, const std::uint8_t* packed, std::int64_t chunks,
+                                           std::int64_t chunks_per_block, float* out) {
+  const __m256i shifts = _mm256_set_epi32(24, 28, 16, 20, 8, 12, 0, 4);  // element 0 is the first byte's high nibble
+  for (std::int64_t chunk = 0; chunk < chunks;) {
+    const auto* table = reinterpret_cast<const float*>(block_table(products, chunk / chunks_per_block, 4));
+    const __m256 front = _mm256_loadu_ps(table), back = _mm256_loadu_ps(table + 8);
+    const std::int64_t end = chunk + chunks_per_block < chunks ? chunk + chunks_per_block : chunks;
+    for (; chunk < end; ++chunk, packed += kPackedChunk, out += kExpandChunk) {
+      for (std::int64_t eighth = 0; eighth < 8; ++eighth) {
+        std::int32_t bytes = 0;
+        std::memcpy(&bytes, packed + 4 * eighth, sizeof bytes);
+        const __m256i index = _mm256_srlv_epi32(_mm256_set1_epi32(bytes), shifts);
+        const __m256 choice = _mm256_castsi256_ps(_mm256_slli_epi32(index, 28));
+        _mm256_storeu_ps(out + 8 * eighth, _mm256_blendv_ps(_mm256_permutevar8x32_ps(front, index),
+                                                            _mm256_permutevar8x32_ps(back, index), choice));
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void expand16(const void* products, const void* packed, std::int64_t chunks, std::int64_t chunks_per_block, void* out) {
+  const auto* bytes = static_cast<const std::uint8_t*>(packed);
+  auto* to = static_cast<std::uint16_t*>(out);
+  if (simd::level() == simd::Level::kAvx512) expand16_avx512(products, bytes, chunks, chunks_per_block, to);
+  else expand16_avx2(products, bytes, chunks, chunks_per_block, to);
+}
+
+void expand32(const void* products, const void* packed, std::int64_t chunks, std::int64_t chunks_per_block, void* out) {
+  const auto* bytes = static_cast<const std::uint8_t*>(packed);
+  auto* to = static_cast<float*>(out);
+  if (simd::level() == simd::Level::kAvx512) expand32_avx512(products, bytes, chunks, chunks_per_block, to);
+  else expand32_avx2(products, bytes, chunks, chunks_per_block, to);
+}
+#else
+void expand16(const void*, const void*, std::int64_t, std::int64_t, void*) {
+  SHARDTUNE_CHECK(false, "there are no vector levels on this processor");
+}
+void expand32(const void*, const void*, std::int64_t, std::int64_t, void*) {
+  SHARDTUNE_CHECK(false, "there are no vector levels on this processor");
+}
+#endif
+
+}  // namespace shardtune::quant
