@@ -163,7 +163,7 @@ void quantise_rows(const RecordLayout& layout, RecordRun run, const ConstElement
       float absmax = 0;
       simd::run<RowAbsmax<T>>(from + first, count, &absmax);
       write_header(record, {absmax, 0});
-      const float factor = 127.0F / absmax;
+      const float factor = int8_factor(absmax);
       if (std::isfinite(factor))
         simd::run<QuantiseRow<T>>(from + first, count, factor, reinterpret_cast<std::int8_t*>(record + kHeaderBytes));
     });

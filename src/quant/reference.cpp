@@ -71,7 +71,7 @@ void quantise_rows(const RecordLayout& layout, RecordRun run, const ConstElement
   std::ranges::fill(records, std::byte{0});
   with_pointer(values, [&](const auto* from) {
     for_each_record(layout, run, records.data(), [&](std::byte* record, std::int64_t first, std::int64_t count) {
-      const float absmax = largest(from + first, count), factor = 127.0F / absmax;
+      const float absmax = largest(from + first, count), factor = int8_factor(absmax);
       write_header(record, {absmax, 0});
       if (!std::isfinite(factor)) return;
       for (std::int64_t i = 0; i < count; ++i) {

@@ -34,6 +34,10 @@ SHARDTUNE_QUANT_BOTH float nested_scale(float code_value, float nested_absmax, f
   return code_value * nested_absmax + offset;
 }
 
+/// What the values of an int8 row are multiplied with. PyTorch divides 127 by a tensor in two steps, and codes of bf16 weights,
+/// which often fall on a half, show it.
+SHARDTUNE_QUANT_BOTH float int8_factor(float absmax) { return (1.0F / absmax) * 127.0F; }
+
 /// int8 as bitsandbytes dequantises it: the last factor is the fp32 number nearest to 1 / 127.
 SHARDTUNE_QUANT_BOTH float int8_value(int code, float absmax) {
   return (static_cast<float>(code) * absmax) * 7.874015718698502e-3F;
