@@ -13,7 +13,7 @@ const OptionSpec& known_option(std::string_view name, Scope scope, const std::st
     fail(ErrorClass::kUsage, "{}: option {} is not allowed here; give it on the command line (--{})", place, name,
          name);
   const std::string nearest = nearest_option(name);
-  fail(ErrorClass::kUsage, "{}: unknown option '{}{}'{}; 'shardtune train --help' lists all", place, prefix, name,
+  fail(ErrorClass::kUsage, "{}: unknown option '{}{}'{}; 'shardtune --help' lists all", place, prefix, name,
        nearest.empty() ? "" : fmt::format(", the nearest known one is '{}{}'", prefix, nearest));
 }
 

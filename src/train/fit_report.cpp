@@ -14,10 +14,11 @@ std::string policy_name(const options::RunOptions& options) {
 
 std::string row(const plan::PlannedSettings& one) {
   const TrainOptions& train = one.options.train;
-  return fmt::format("{:>8.2f} {:>9.3f} {:>10.0f}  {:>6} x {:<5} {:>12}  {:<12} {:<18} {}\n", gigabytes(one.bytes),
-                     one.plan.time->seconds, one.plan.time->tokens_per_second, train.per_device_train_batch_size,
-                     train.gradient_accumulation_steps, one.options.model.ffn_chunk_tokens, policy_name(one.options),
-                     train.accumulation_order, one.options.fsdp.sharding_strategy);
+  return fmt::format("{:>8} {:>9} {:>10.0f}  {:>6} x {:<5} {:>12}  {:<12} {:<18} {}\n", figure(gigabytes(one.bytes), 2),
+                     figure(one.plan.time->seconds, 3), one.plan.time->tokens_per_second,
+                     train.per_device_train_batch_size, train.gradient_accumulation_steps,
+                     one.options.model.ffn_chunk_tokens, policy_name(one.options), train.accumulation_order,
+                     one.options.fsdp.sharding_strategy);
 }
 
 }  // namespace
@@ -37,8 +38,8 @@ std::string fit_report(const plan::Fit& fit, const PlanOptions& job) {
   text += " peak GB    s/step   tokens/s    rows x micro chunk tokens  policy       order              strategy\n";
   for (const plan::PlannedSettings& one : fit.fastest) text += row(one);
   text += "\n#---- the fastest, for --config\n";
-  text += fmt::format("# {:.2f} GB, {:.3f} s a step, {:.0f} tokens/s on {} x {}\n", gigabytes(best.bytes), time.seconds,
-                      time.tokens_per_second, job.world_size, time.device);
+  text += fmt::format("# {} GB, {} s a step, {:.0f} tokens/s on {} x {}\n", figure(gigabytes(best.bytes), 2),
+                      figure(time.seconds, 3), time.tokens_per_second, job.world_size, time.device);
   return text + options::effective_as_ini(fit.effective) + "#---- end\n";
 }
 

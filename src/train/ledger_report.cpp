@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 namespace shardtune::train {
 namespace {
 
@@ -16,6 +18,11 @@ ordered_json by_purpose(const BytesByPurpose& bytes) {
 }
 
 }  // namespace
+
+std::string figure(double value, int decimals) {
+  if (value == 0 || std::abs(value) >= std::pow(10.0, 1 - decimals)) return fmt::format("{:.{}f}", value, decimals);
+  return fmt::format("{:.2g}", value);
+}
 
 std::string ledger_table(const LedgerPeak& peak) {
   std::string text = fmt::format("  {:<20}{:>12}{:>12}   [GB]\n", "purpose", "at the peak", "at its own");

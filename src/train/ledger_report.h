@@ -10,6 +10,9 @@ namespace shardtune::train {
 /// GB are 10^9 bytes.
 inline double gigabytes(std::int64_t bytes) { return static_cast<double>(bytes) / 1e9; }
 
+/// With `decimals` digits behind the point, or more where that would show fewer than two that count.
+std::string figure(double value, int decimals);
+
 /// A line for each purpose that has bytes, and a heading; GB = 10^9 bytes.
 std::string ledger_table(const LedgerPeak& peak);
 

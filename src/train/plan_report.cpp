@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 
 #include "fit_report.h"
 #include "ledger_report.h"
@@ -13,17 +14,30 @@ namespace {
 
 using nlohmann::ordered_json;
 
+std::string gb(std::int64_t bytes) { return figure(gigabytes(bytes), 3); }
+
+/// A plan may take minutes: a file that cannot be written is told before.
+void check_can_write(const char* option, const std::string& file) {
+  if (file.empty()) return;
+  try {
+    if (!std::filesystem::path(file).has_filename()) fail(ErrorClass::kUsage, "a file is wanted, this names a folder");
+    const io::AtomicFile probe(file);
+  } catch (const Error& error) {
+    fail(error.error_class(), "option {} = {}: {}", option, file, error.what());
+  }
+}
+
 std::string time_report(const StepTime& time) {
   const auto share = [&](double seconds) { return 100 * seconds / time.seconds; };
   return fmt::format(
-      "\nestimated for {}: {:.2f} s a step, {:.0f} tokens/s over all ranks\n"
+      "\nestimated for {}: {} s a step, {:.0f} tokens/s over all ranks\n"
       "  products {:.0f} %, attention {:.0f} %, rows {:.0f} %, waiting for collectives {:.1f} %; the gathers take "
-      "{:.2f} s, "
-      "the exchanges {:.2f} s\n"
+      "{} s, the exchanges {} s\n"
       "  of the device's peak: {:.1f} % by the model's own operations (MFU), {:.1f} % by all\n",
-      time.device, time.seconds, time.tokens_per_second, share(time.matmul_seconds), share(time.attention_seconds),
-      share(time.rows_seconds), share(time.exposed_seconds), time.gather_seconds, time.reduce_seconds,
-      100 * time.model_flops_share, 100 * time.all_flops_share);
+      time.device, figure(time.seconds, 2), time.tokens_per_second, share(time.matmul_seconds),
+      share(time.attention_seconds), share(time.rows_seconds), share(time.exposed_seconds),
+      figure(time.gather_seconds, 2), figure(time.reduce_seconds, 2), 100 * time.model_flops_share,
+      100 * time.all_flops_share);
 }
 
 ordered_json as_json(const StepTime& time) {
@@ -47,20 +61,19 @@ std::string report(const Plan& plan, const PlanOptions& job) {
                   job.world_size, job.ranks_per_node, job.device == "cuda" ? "GPUs" : "processors");
   text += fmt::format("weights: {}, of which {} are trained\n", plan.weights, plan.trained_weights);
   text += fmt::format(
-      "a step: {} tokens, {} targets over all ranks; {:.1f} TFLOP in matrix products, {:.1f} in attention "
+      "a step: {} tokens, {} targets over all ranks; {} TFLOP in matrix products, {} in attention "
       "on this rank\n",
-      plan.tokens, plan.targets, plan.matmul_flops / 1e12, plan.attention_flops / 1e12);
+      plan.tokens, plan.targets, figure(plan.matmul_flops / 1e12, 1), figure(plan.attention_flops / 1e12, 1));
   text += plan.activations;
-  text +=
-      fmt::format("collectives of a step: {} gathers of {:.3f} GB, {} exchanges of {:.3f} GB, {} control calls\n",
-                  plan.collectives.all_gathers, gigabytes(static_cast<std::int64_t>(plan.collectives.all_gather_bytes)),
-                  plan.collectives.exchanges, gigabytes(static_cast<std::int64_t>(plan.collectives.exchange_bytes)),
-                  plan.collectives.control);
-  text += fmt::format("\npeak of a step: {:.3f} GB, in {}\n", gigabytes(plan.step.bytes), plan.step.phase);
+  text += fmt::format("collectives of a step: {} gathers of {} GB, {} exchanges of {} GB, {} control calls\n",
+                      plan.collectives.all_gathers, gb(static_cast<std::int64_t>(plan.collectives.all_gather_bytes)),
+                      plan.collectives.exchanges, gb(static_cast<std::int64_t>(plan.collectives.exchange_bytes)),
+                      plan.collectives.control);
+  text += fmt::format("\npeak of a step: {} GB, in {}\n", gb(plan.step.bytes), plan.step.phase);
   text += ledger_table(plan.step);
-  text += fmt::format("peak while loading {:.3f} GB, while saving {:.3f} GB; on the host {:.3f} GB\n",
-                      gigabytes(plan.load.bytes), gigabytes(plan.save.bytes),
-                      gigabytes(std::max({plan.load.host_bytes, plan.step.host_bytes, plan.save.host_bytes})));
+  text += fmt::format("peak while loading {} GB, while saving {} GB; on the host {} GB\n", gb(plan.load.bytes),
+                      gb(plan.save.bytes),
+                      gb(std::max({plan.load.host_bytes, plan.step.host_bytes, plan.save.host_bytes})));
   if (plan.time) text += time_report(*plan.time);
   if (job.device == "cuda")
     text +=
@@ -88,6 +101,8 @@ ordered_json as_json(const Plan& plan) {
 void run_plan_command(const options::ParseResult& parsed) {
   const std::set<std::string> explicitly_set = options::given_names(parsed.effective);
   const PlanOptions& job = parsed.options.plan;
+  check_can_write("plan_json", job.json);
+  check_can_write("trace", job.trace);
   Plan made;
   std::string text;
   if (job.fit_gb > 0) {
