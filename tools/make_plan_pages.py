@@ -31,10 +31,10 @@ def first(**changes):
 
 def second(**changes):
     """Its second: 2 GPUs, NF4 base with double quantisation, 2 rows, 2 micro-batches."""
-    return job(**{"ranks": 2, "rows": 2, "accumulation": 2, "more": ("--plan_base_format", "nf4"), **changes})
+    return job(**{"ranks": 2, "rows": 2, "accumulation": 2, "more": ("--use_4bit_quantization", "--use_nested_quant"), **changes})
 
 
-NF4 = ("--plan_base_format", "nf4")
+NF4 = ("--use_4bit_quantization", "--use_nested_quant")
 MEMORY = [
     ("bf16, 8 ranks, 8 x 2048", first(), "72-80"),
     ("the same, every 2nd layer input kept", first(policy="inputs_every_2"), ""),
@@ -89,8 +89,8 @@ def memory_page(plans):
         step = plan["step"]
         parts = [gb(sum(step["at_peak"][p] for p in purposes)) for _, purposes in COLUMNS]
         lines.append(f"| {name} | **{gb(step['bytes'])}** | {reported or '-'} | " + " | ".join(parts) + f" | {step['phase']} |")
-    lines += ["", "NF4 is planned with stand-ins that take the bytes of NF4 with double quantisation (0.516 bytes a weight) and expand",
-              "one matrix at a time; the program does not quantise yet.", "", "What dominates: with a bf16 base the kept layer inputs",
+    lines += ["", "NF4 is the layout that a run has: double quantisation, 0.5166 bytes a weight, one matrix at a time dequantised",
+              "([quantisation.md](quantisation.md)).", "", "What dominates: with a bf16 base the kept layer inputs",
               "(batch x length x width x 2 bytes x layers) and the shards; with NF4 the shards. `--activation_policy",
               "inputs_every_N` divides the first by N for one more forward at most ([time.md](time.md)), more ranks divide the",
               "second. `--ffn_chunk_tokens` bounds the workspace, and a layer works on whole documents one after the other, so it",

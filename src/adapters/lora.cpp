@@ -5,7 +5,9 @@
 #include <cmath>
 #include <optional>
 
+#include "quantised_weight.h"
 #include "shardtune/core/low_rank.h"
+#include "shardtune/quant/records.h"
 
 namespace shardtune::adapters {
 
@@ -19,6 +21,10 @@ using model::LinearSpec;
 using model::StepContext;
 using model::UnitSpec;
 using model::UnitTensors;
+
+std::int64_t stored_bytes(const quant::Format& format, const LinearSpec& linear) {
+  return quant::RecordLayout(format, linear.out, linear.in).stored_bytes();
+}
 
 struct AdapterSlots {
   std::size_t a = 0, b = 0;
@@ -34,9 +40,12 @@ struct LoraLinear {
 class LoraLinearGroup : public model::LinearGroup {
  public:
   LoraLinearGroup(UnitSpec& unit, const std::vector<LinearSpec>& linears, const LoraConfig& config)
-      : scaling_(config.scaling()), dropout_(config.dropout) {
+      : scaling_(config.scaling()), dropout_(config.dropout), base_format_(config.base_format) {
     for (const LinearSpec& linear : linears) {
-      LoraLinear entry{.base = unit.add({.name = linear.module + ".weight", .shape = {linear.out, linear.in}}),
+      const bool packed = base_format_ && linear.module != "lm_head";
+      LoraLinear entry{.base = unit.add({.name = linear.module + ".weight",
+                                         .shape = {linear.out, linear.in},
+                                         .packed_bytes = packed ? stored_bytes(*base_format_, linear) : 0}),
                        .in = linear.in,
                        .out = linear.out,
                        .adapter = std::nullopt,
@@ -85,8 +94,9 @@ class LoraLinearGroup : public model::LinearGroup {
   /// The base's weight in the type of x.
   at::Tensor weight(const LoraLinear& linear, const UnitTensors& unit, const at::Tensor& x) const {
     const at::Tensor& stored = unit.weights[linear.base];
-    return stored.scalar_type() == at::kByte ? ops::dequantised(stored, linear.out, linear.in, x.scalar_type())
-                                             : stored;
+    return stored.scalar_type() == at::kByte
+               ? dequantised(stored, *base_format_, linear.out, linear.in, x.scalar_type())
+               : stored;
   }
 
   ops::LowRank factors(const LoraLinear& linear, const UnitTensors& unit) const {
@@ -103,6 +113,7 @@ class LoraLinearGroup : public model::LinearGroup {
   }
 
   double scaling_, dropout_;
+  std::optional<quant::Format> base_format_;
   std::vector<LoraLinear> linears_;
 };
 

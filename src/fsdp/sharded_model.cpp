@@ -27,6 +27,10 @@ model::UnitSpec merged(const std::vector<model::UnitSpec>& all, const std::vecto
   return unit;
 }
 
+std::int64_t frozen_bytes(const model::UnitSpec& unit, at::ScalarType type, std::int64_t ranks) {
+  return layout_of(unit, false, ranks, type).full_elements() * width_of(buffer_type(unit, false, type));
+}
+
 std::vector<std::vector<std::size_t>> units_of(const ShardSettings& settings, std::size_t stages) {
   if (!settings.units.empty()) return settings.units;
   std::vector<std::vector<std::size_t>> units;
@@ -40,7 +44,7 @@ std::uint64_t ShardedModel::base_bytes(const std::vector<model::UnitSpec>& stage
                                        int ranks) {
   std::int64_t bytes = 0;
   for (const auto& unit : units_of(settings, stages.size()))
-    bytes += aligned(layout_of(merged(stages, unit), false, ranks).full_elements() * width_of(settings.base_type));
+    bytes += aligned(frozen_bytes(merged(stages, unit), settings.base_type, ranks));
   return static_cast<std::uint64_t>(bytes);
 }
 
@@ -70,10 +74,11 @@ at::TensorOptions ShardedModel::on_device(at::ScalarType type) const {
 }
 
 /// A unit's frozen parameters in the memory that the node shares; on shapes alone, a tensor of that size.
-at::Tensor ShardedModel::shared_part(std::int64_t first_byte, std::int64_t elements) {
+at::Tensor ShardedModel::shared_part(std::int64_t first_byte, std::int64_t bytes, at::ScalarType type) {
   const LedgerScope scope(Purpose::kHostShared);
-  if (settings_.device.is_meta()) return at::empty({elements}, on_device(settings_.base_type));
-  return at::from_blob(shared_base_->bytes().data() + first_byte, {elements}, at::dtype(settings_.base_type));
+  const std::int64_t elements = bytes / width_of(type);
+  if (settings_.device.is_meta()) return at::empty({elements}, on_device(type));
+  return at::from_blob(shared_base_->bytes().data() + first_byte, {elements}, at::dtype(type));
 }
 
 void ShardedModel::make_units(const std::vector<model::UnitSpec>& stages) {
@@ -84,9 +89,9 @@ void ShardedModel::make_units(const std::vector<model::UnitSpec>& stages) {
     comm::Communicator& holders = shared_base_ ? mesh_.node() : mesh_.shard();
     at::Tensor whole;
     if (shared_base_) {
-      const std::int64_t elements = layout_of(spec, false, holders.size()).full_elements();
-      whole = shared_part(at_byte, elements);
-      at_byte += aligned(elements * width_of(settings_.base_type));
+      const std::int64_t bytes = frozen_bytes(spec, settings_.base_type, holders.size());
+      whole = shared_part(at_byte, bytes, buffer_type(spec, false, settings_.base_type));
+      at_byte += aligned(bytes);
     }
     FlatShard frozen(spec, false, on_device(settings_.base_type), holders.rank(), holders.size(), whole);
     FlatShard trained(spec, true, on_device(at::kFloat), mesh_.shard().rank(), mesh_.shard().size());
@@ -131,7 +136,7 @@ void ShardedModel::make_buffers() {
     if (!alone) {
       unit->trained_bytes = aligned(trained * width_of(settings_.trained_type));
       if (!shared_base_)
-        unit->frozen_bytes = aligned(unit->frozen.layout().full_elements() * width_of(settings_.base_type));
+        unit->frozen_bytes = aligned(frozen_bytes(unit->spec, settings_.base_type, mesh_.shard().size()));
     }
     bytes[unit->pool] = std::max(bytes[unit->pool], unit->frozen_bytes + unit->trained_bytes);
     trained_elements[unit->pool] = std::max(trained_elements[unit->pool], trained);

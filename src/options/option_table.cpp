@@ -12,6 +12,7 @@ using data::DataOptions;
 using fsdp::FsdpOptions;
 using model::ModelOptions;
 using optim::OptimOptions;
+using quant::QuantOptions;
 using train::PlanOptions;
 using train::TrainOptions;
 
@@ -32,6 +33,10 @@ auto in_data(Value DataOptions::*value) {
 template <typename Value>
 auto in_adapter(Value AdapterOptions::*value) {
   return in(&RunOptions::adapter, value);
+}
+template <typename Value>
+auto in_quant(Value QuantOptions::*value) {
+  return in(&RunOptions::quant, value);
 }
 template <typename Value>
 auto in_fsdp(Value FsdpOptions::*value) {
@@ -205,6 +210,37 @@ Rows adapter_rows() {
   };
 }
 
+Rows quantisation_rows() {
+  const std::string_view group = "Quantised base";
+  const Needs four_bit{"use_4bit_quantization", {"True"}};
+  return {
+      elsewhere({"load_in_4bit"},
+                {"use_4bit_quantization", group, "", Flag{}, in_quant(&QuantOptions::use_4bit_quantization),
+                 "Store the frozen linears of the layers in 4 bits (QLoRA), quantised while they are read. Embedding, "
+                 "norms and head stay in dtype. Needs use_peft_lora."}),
+      elsewhere({"load_in_8bit"},
+                {"use_8bit_quantization", group, "", Flag{}, in_quant(&QuantOptions::use_8bit_quantization),
+                 "The same in 8 bits, with a scale for each row; weights alone, the products are made in dtype."}),
+      only_with(four_bit, {"bnb_4bit_quant_type", group, "", Choices{{"nf4", "fp4"}},
+                           in_quant(&QuantOptions::bnb_4bit_quant_type), "The 16 values that 4 bits stand for."}),
+      elsewhere({"bnb_4bit_use_double_quant"},
+                only_with(four_bit, {"use_nested_quant", group, "", Flag{}, in_quant(&QuantOptions::use_nested_quant),
+                                     "Quantise the scales of the blocks, too (double quantisation)."})),
+      only_with(four_bit,
+                {"bnb_4bit_blocksize", group, "elements", IntegerRange{64, 4096},
+                 in_quant(&QuantOptions::bnb_4bit_blocksize), "Weights that share one scale: a power of two."}),
+      only_with(four_bit, {"bnb_4bit_compute_dtype", group, "", Choices{{"auto", "float32", "bfloat16", "float16"}},
+                           in_quant(&QuantOptions::bnb_4bit_compute_dtype),
+                           "Type of the products. auto: that of the computation (dtype, mixed_precision); another one "
+                           "is refused."}),
+      only_with(four_bit,
+                {"bnb_4bit_quant_storage_dtype", group, "", Choices{{"uint8", "float32", "bfloat16", "float16"}},
+                 in_quant(&QuantOptions::bnb_4bit_quant_storage_dtype),
+                 "Taken, and without effect here: shards are cut in bytes, so no type has to stand for "
+                 "them."}),
+  };
+}
+
 Rows sharding_rows() {
   const std::string_view group = "Sharding";
   return {
@@ -339,10 +375,6 @@ Rows planning_rows() {
                  "Consecutive ranks that share a node."}),
       {"plan_device", group, "", Choices{{"cuda", "cpu"}}, in_plan(&PlanOptions::device),
        "Whose kernels' memory is counted: the GPU's, or this machine's processor."},
-      {"plan_base_format", group, "", Choices{{"dense", "nf4"}}, in_plan(&PlanOptions::base_format),
-       "nf4: the frozen linears of the layers take the bytes of NF4 with double quantisation, and are expanded one at "
-       "a "
-       "time. For planning only: a run does not quantise yet."},
       {"plan_document_tokens", group, "tokens", IntegerRange{0, kMaxTokens}, in_plan(&PlanOptions::document_tokens),
        "Length of every document; rows are filled with them when packing. 0: a row is one document of max_length."},
       {"plan_trained_fraction", group, "", NumberRange{.min = 0, .max = 1, .above_min = true},
@@ -365,8 +397,8 @@ Rows planning_rows() {
 const std::vector<OptionSpec>& option_table() {
   static const Rows table = [] {
     Rows all;
-    for (const auto rows : {general_rows, model_rows, data_rows, adapter_rows, sharding_rows, optimizer_rows,
-                            training_rows, evaluation_rows, output_rows, planning_rows}) {
+    for (const auto rows : {general_rows, model_rows, data_rows, adapter_rows, quantisation_rows, sharding_rows,
+                            optimizer_rows, training_rows, evaluation_rows, output_rows, planning_rows}) {
       for (OptionSpec& row : rows()) all.push_back(std::move(row));
     }
     return all;

@@ -52,6 +52,20 @@ void check_warmup(const Winners& winners, const optim::OptimOptions& optim) {
   }
 }
 
+void check_quantisation(const Winners& winners, const RunOptions& options) {
+  const auto place = [&](const char* name) -> const std::string& { return winners.at(name).place; };
+  if (options.quant.use_4bit_quantization && options.quant.use_8bit_quantization)
+    fail(ErrorClass::kUsage,
+         "options use_4bit_quantization ({}) and use_8bit_quantization ({}) contradict each other; remove one",
+         place("use_4bit_quantization"), place("use_8bit_quantization"));
+  for (const auto& [name, on] : {std::pair("use_4bit_quantization", options.quant.use_4bit_quantization),
+                                 std::pair("use_8bit_quantization", options.quant.use_8bit_quantization)})
+    if (on && !options.adapter.use_peft_lora)
+      fail(ErrorClass::kUsage,
+           "{}: option {} = True: quantised weights cannot be trained; give use_peft_lora, or remove {}", place(name),
+           name, name);
+}
+
 }  // namespace
 
 void check_required(const Winners& winners, std::string_view command) {
@@ -69,6 +83,7 @@ void check_combinations(const Winners& winners, RunOptions& options) {
   check_command(winners, options.command);
   check_needs(winners, options);
   check_warmup(winners, options.optim);
+  check_quantisation(winners, options);
   if (!options.plan.trace.empty() && options.plan.hardware.empty())
     fail(ErrorClass::kUsage, "option trace needs a device: give hardware, for example configs/hardware/h100_sxm.ini");
   if (options.plan.fit_gb > 0 && options.plan.hardware.empty())

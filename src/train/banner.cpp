@@ -11,6 +11,7 @@
 #include "activation_policy.h"
 #include "ledger_report.h"
 #include "shardtune/core/blas.h"
+#include "shardtune/quant/options.h"
 
 namespace shardtune::train {
 namespace {
@@ -70,6 +71,11 @@ std::string describe_policy(const fsdp::Policy& policy) {
   return groups;
 }
 
+std::string describe_base_format(const Run& run) {
+  if (!run.lora || !run.lora->base_format) return "";
+  return ", the layers' linears as " + quant::describe(*run.lora->base_format);
+}
+
 LedgerPeak standing_ledger() {
   LedgerPeak now{.phase = "before the first step"};
   now.at_peak = now.own = ledger().live();
@@ -80,10 +86,10 @@ LedgerPeak standing_ledger() {
 
 void print_banner(const Run& run, const options::ParseResult& parsed) {
   std::string text = options::format_effective(parsed.effective);
-  text +=
-      fmt::format("ranks: {} over MPI, {} threads each, {}; {}; base in {}{}\n", run.communicator->size(),
-                  at::get_num_threads(), ops::describe_blas(), describe_policy(run.policy),
-                  type_name(run.precision.compute), run.shards->shares_base() ? ", shared by the ranks of a node" : "");
+  text += fmt::format("ranks: {} over MPI, {} threads each, {}; {}; base in {}{}{}\n", run.communicator->size(),
+                      at::get_num_threads(), ops::describe_blas(), describe_policy(run.policy),
+                      type_name(run.precision.compute), describe_base_format(run),
+                      run.shards->shares_base() ? ", shared by the ranks of a node" : "");
   text += fmt::format("model: {} layers, width {}, {} heads, {} key/value heads, vocabulary {}{}\n", run.config.layers,
                       run.config.hidden_size, run.config.heads, run.config.kv_heads, run.config.vocab_size,
                       run.config.tied_embeddings ? ", tied embeddings" : "");
@@ -113,7 +119,11 @@ std::vector<std::pair<std::string, std::string>> fixed_settings(const Run& run) 
   const auto& data = run.options.data;
   const auto& train = run.options.train;
   const std::string none = "-";
+  const std::optional<quant::Format> format = run.lora ? run.lora->base_format : std::nullopt;
+  const bool four_bit = format && format->four_bit();
   return {{"use_peft_lora", run.lora ? "True" : "False"},
+          {"use_4bit_quantization", four_bit ? quant::describe(*format) : "False"},
+          {"use_8bit_quantization", format && !four_bit ? "True" : "False"},
           {"dtype", type_name(run.precision.compute)},
           {"shard_group_size", std::to_string(run.policy.shard_size)},  // of a checkpoint's files
           {"adapter_dtype", run.lora ? type_name(run.precision.trained) : none},

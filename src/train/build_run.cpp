@@ -10,6 +10,7 @@
 #include "shardtune/comm/agree.h"
 #include "shardtune/core/error.h"
 #include "shardtune/core/ops.h"
+#include "shardtune/quant/options.h"
 #include "shardtune/train/run.h"
 
 namespace shardtune::train {
@@ -62,6 +63,7 @@ void make_loaders(Run& run) {
 void make_model(Run& run, const std::set<std::string>& explicitly_set) {
   if (run.options.adapter.use_peft_lora) {
     run.lora = adapters::make_lora_config(run.options.adapter, run.config, explicitly_set);
+    run.lora->base_format = quant::format_of(run.options.quant);
     if (run.config.tied_embeddings && run.lora->modules.contains("lm_head"))
       fail(ErrorClass::kUsage,
            "--lora_target_modules: lm_head is tied to the embedding in this model; an adapter on it is not supported");
@@ -87,9 +89,6 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
   comm::agree(communicator, [&] {
     run->config = model::read_config(options.model.model_name_or_path);
     run->precision = choose_precision(options, run->config, ops::has_fp16() || plans_gpus(*run));
-    if (plans_nf4_base(*run) && (run->precision.compute != at::kBFloat16 || !options.adapter.use_peft_lora))
-      fail(ErrorClass::kUsage,
-           "--plan_base_format nf4 is planned with LoRA in bfloat16; give --use_peft_lora and --dtype bfloat16");
     if (run->precision.loss_scaling) run->scaler.emplace();
     make_model(*run, explicitly_set);
     if (shapes_only) run->train_rows = shapes_only->rows.empty() ? synthetic_rows(options) : shapes_only->rows;
@@ -98,13 +97,12 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
   });
   check_same_inputs(*run);
   if (!shapes_only && !options.train.ignore_plan) refuse_what_cannot_fit(*run, explicitly_set);
-  fsdp::ShardSettings settings = plan_sharding(*run);
-  const std::vector<model::UnitSpec> units = stored_units(*run, settings);
+  const fsdp::ShardSettings settings = plan_sharding(*run);
   std::unique_ptr<comm::SharedMemory> base = make_shared_base(*run, settings);
   comm::agree(communicator, [&] {
-    run->shards = std::make_unique<fsdp::ShardedModel>(units, settings, *run->mesh, std::move(base));
-    if (!shapes_only) load_weights(*run);
+    run->shards = std::make_unique<fsdp::ShardedModel>(run->model->units(), settings, *run->mesh, std::move(base));
   });
+  if (!shapes_only) load_weights(*run);
   run->shards->base_loaded();
   comm::agree(communicator, [&] { run->optimizer = std::make_unique<optim::AdamW>(options.optim, *run->shards); });
   std::vector<bool> kept = choose_kept_layers(*run, explicitly_set);

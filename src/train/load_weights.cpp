@@ -3,7 +3,9 @@
 
 #include <cmath>
 
+#include "load_quantised.h"
 #include "shardtune/adapters/peft_folder.h"
+#include "shardtune/comm/agree.h"
 #include "shardtune/core/philox.h"
 #include "shardtune/model/weights.h"
 #include "shardtune/train/run.h"
@@ -27,28 +29,56 @@ void fill_uniform(at::Tensor part, std::int64_t begin, const std::string& name, 
   }
 }
 
+/// The files that the weights come from.
+struct Sources {
+  io::SafetensorsFolder base;
+  std::optional<io::SafetensorsFolder> adapter;
+};
+
+Sources open_sources(Run& run) {
+  Sources sources{io::SafetensorsFolder(run.options.model.model_name_or_path), std::nullopt};
+  model::check_weights(sources.base, run.model->units(), run.config.tied_embeddings);
+  run.unlisted_tensors = sources.base.unlisted();
+  if (run.lora && !run.options.adapter.adapter_name_or_path.empty()) {
+    sources.adapter.emplace(run.options.adapter.adapter_name_or_path, "adapter_model");
+    adapters::check_adapter_weights(*sources.adapter, run.model->units());
+  }
+  return sources;
+}
+
+void load_unit(Run& run, const Sources& sources, std::size_t unit, QuantisedUnit& quantised) {
+  const auto load = [&](std::size_t slot, std::int64_t begin, std::int64_t end, const at::Tensor& part) {
+    const model::Parameter& parameter = run.shards->spec(unit).parameters[slot];
+    if (parameter.packed_bytes > 0) quantised.read(sources.base, slot, begin, end, part);
+    else if (parameter.initial == model::Initial::kBase)
+      model::read_elements(sources.base, parameter.name, begin, part);
+    else if (sources.adapter) model::read_elements(*sources.adapter, adapters::peft_name(parameter.name), begin, part);
+    else if (parameter.initial == model::Initial::kLoraA)
+      fill_uniform(part, begin, parameter.name, run.options.data.seed,
+                   1.0 / std::sqrt(static_cast<double>(parameter.shape[1])));
+  };
+  run.shards->frozen(unit).for_each_range(load);
+  run.shards->trained(unit).for_each_range(load);
+}
+
 }  // namespace
 
 void load_weights(Run& run) {
-  const io::SafetensorsFolder base(run.options.model.model_name_or_path);
-  model::check_weights(base, run.model->units(), run.config.tied_embeddings);
-  run.unlisted_tensors = base.unlisted();
-  std::optional<io::SafetensorsFolder> adapter;
-  if (run.lora && !run.options.adapter.adapter_name_or_path.empty()) {
-    adapter.emplace(run.options.adapter.adapter_name_or_path, "adapter_model");
-    adapters::check_adapter_weights(*adapter, run.model->units());
-  }
+  std::optional<Sources> sources;
+  comm::agree(*run.communicator, [&] { sources.emplace(open_sources(run)); });
+  const bool quantises = run.lora && run.lora->base_format;
+  // Ranks that quantise wait for each other at every unit, so a failure is agreed there.
+  if (!quantises)
+    return comm::agree(*run.communicator, [&] {
+      for (std::size_t unit = 0; unit < run.shards->units(); ++unit) {
+        QuantisedUnit none(run, unit);
+        load_unit(run, *sources, unit, none);
+      }
+    });
   for (std::size_t unit = 0; unit < run.shards->units(); ++unit) {
-    const auto load = [&](std::size_t slot, std::int64_t begin, std::int64_t, const at::Tensor& part) {
-      const model::Parameter& parameter = run.shards->spec(unit).parameters[slot];
-      if (parameter.initial == model::Initial::kBase) model::read_elements(base, parameter.name, begin, part);
-      else if (adapter) model::read_elements(*adapter, adapters::peft_name(parameter.name), begin, part);
-      else if (parameter.initial == model::Initial::kLoraA)
-        fill_uniform(part, begin, parameter.name, run.options.data.seed,
-                     1.0 / std::sqrt(static_cast<double>(parameter.shape[1])));
-    };
-    run.shards->frozen(unit).for_each_range(load);
-    run.shards->trained(unit).for_each_range(load);
+    QuantisedUnit quantised(run, unit);
+    comm::agree(*run.communicator, [&] { load_unit(run, *sources, unit, quantised); });
+    quantised.finish();
   }
 }
 

@@ -39,6 +39,11 @@ Precision choose_precision(const options::RunOptions& options, const model::Mode
   out.trained = options.adapter.use_peft_lora ? adapter : out.compute;
   out.reduce = options.fsdp.reduce_dtype == "bfloat16" ? at::kBFloat16 : at::kFloat;
   out.loss_scaling = options.model.mixed_precision == "fp16";
+  if (const std::string& wish = options.quant.bnb_4bit_compute_dtype; wish != "auto" && wish != type_name(out.compute))
+    fail(ErrorClass::kUsage,
+         "--bnb_4bit_compute_dtype {}: this run computes in {} (--dtype, --mixed_precision); give the same type, or "
+         "auto",
+         wish, type_name(out.compute));
   return out;
 }
 

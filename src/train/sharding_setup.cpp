@@ -11,11 +11,6 @@
 namespace shardtune::train {
 namespace {
 
-/// NF4 packs two weights into a byte; blocks of 64 have a scale of a byte, and 256 of these one of four bytes.
-std::int64_t nf4_bytes(std::int64_t elements) {
-  return (elements + 1) / 2 + (elements + 63) / 64 + (elements + 16383) / 16384 * 4;
-}
-
 /// Whether the frozen base should lie in the node's shared memory; the same on all ranks. Collective.
 bool wants_shared_base(Run& run) {
   if (!run.lora && run.options.fsdp.share_base_on_node == "true")
@@ -39,8 +34,6 @@ bool wants_shared_base(Run& run) {
 
 at::Device device_of(const Run& run) { return run.shapes_only ? at::kMeta : at::kCPU; }
 
-bool plans_nf4_base(const Run& run) { return run.shapes_only && run.options.plan.base_format == "nf4"; }
-
 bool plans_gpus(const Run& run) { return run.shapes_only && ops::planned_platform() == ops::Platform::kCuda; }
 
 fsdp::ShardSettings plan_sharding(Run& run) {
@@ -58,19 +51,6 @@ fsdp::ShardSettings plan_sharding(Run& run) {
   });
   run.mesh = std::make_unique<comm::Mesh>(world, run.policy.shard_size, run.policy.inner_size);
   return settings;
-}
-
-std::vector<model::UnitSpec> stored_units(const Run& run, fsdp::ShardSettings& settings) {
-  std::vector<model::UnitSpec> units = run.model->units();
-  if (!plans_nf4_base(run)) return units;
-  settings.base_type = at::kByte;
-  for (std::size_t unit = 0; unit < units.size(); ++unit)
-    for (model::Parameter& parameter : units[unit].parameters) {
-      if (parameter.trainable) continue;
-      parameter.quantised = unit > 0 && unit + 1 < units.size() && parameter.shape.size() == 2;
-      parameter.stored_bytes = parameter.quantised ? nf4_bytes(parameter.elements()) : 2 * parameter.elements();
-    }
-  return units;
 }
 
 std::unique_ptr<comm::SharedMemory> make_shared_base(Run& run, const fsdp::ShardSettings& settings) {

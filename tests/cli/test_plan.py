@@ -123,6 +123,16 @@ class Plan(CliTest):
         self.check(2, model_name_or_path=DEMO, dtype="bfloat16", adapter_dtype="bfloat16", reduce_dtype="bfloat16",
                    share_base_on_node="false")
 
+    def test_nf4_base(self):
+        self.check(2, use_4bit_quantization=True, use_nested_quant=True, share_base_on_node="false")
+
+    def test_nf4_base_of_the_node_in_bf16(self):
+        self.assertTrue(DEMO, "SHARDTUNE_DEMO_MODEL does not name the demo model: run tools/run_tests.sh")
+        self.check(2, model_name_or_path=DEMO, dtype="bfloat16", use_4bit_quantization=True)
+
+    def test_int8_base(self):
+        self.check(3, use_8bit_quantization=True, share_base_on_node="false")
+
     def test_rank_above_the_loops(self):
         self.check(1, lora_r=40)
 
@@ -168,7 +178,12 @@ class Refused(CliTest):
                                        str(ROOT / "configs/hardware/h100_sxm.ini")], "option ranks_per_node = 16", "has 8 GPUs")
 
     def test_figures_for_something_that_is_no_file(self):
-        self.refuse(1, self.model() + ["--max_length", "64", "--plan_json", "/dev/null"], "/dev/null: is there and is not a regular file")
+        self.refuse(1, self.model() + ["--max_length", "64", "--plan_json", "/dev/null"],
+                    "option plan_json = /dev/null: /dev/null: is there and is not a regular file")
+        self.refuse(2, self.model() + ["--max_length", "64", "--plan_json", f"{self.scratch}/"], "a file is wanted, this names a folder")
+        # Told before the work: the hardware file that is missing would be found only then.
+        self.refuse(1, self.model() + ["--max_length", "64", "--hardware", "/nowhere.ini", "--trace", "/nowhere/trace.json"],
+                    "option trace = /nowhere/trace.json: /nowhere/trace.json: cannot create the file")
 
     def test_rows_beyond_what_can_be_planned(self):
         self.refuse(2, self.model() + ["--max_length", "16777216", "--per_device_train_batch_size", "65536"],

@@ -53,11 +53,13 @@ void set_start_values(train::Run& run) {
         });
 }
 
-std::unique_ptr<train::Run> build(const Scratch& scratch, comm::Communicator& communicator, const char* dtype) {
+std::unique_ptr<train::Run> build(const Scratch& scratch, comm::Communicator& communicator, const char* dtype,
+                                  const quant::QuantOptions& quant = {}) {
   const at::Tensor ids = read_tensors(data_folder() / "smollm2/own_rows.safetensors")["input_ids"].to(at::kLong);
   write_rows(scratch / "rows.jsonl", ids, ids);
   options::RunOptions options = plain_options(demo_model(), scratch / "rows.jsonl");
   options.model.dtype = dtype;
+  options.quant = quant;
   options.train.per_device_train_batch_size = 2;
   options.train.max_steps = 5;
   options.optim.learning_rate = 1e-4;
@@ -85,11 +87,10 @@ TEST(SmolLM2, BaseLossesBf16) {
   expect_row_losses("bfloat16", read_json(data_folder() / "smollm2/own_loss.json")["base_loss"]["bf16"], 1e-2);
 }
 
-TEST(SmolLM2, FiveLoraSteps) {
-  const auto expected = read_json(data_folder() / "smollm2/own_loss.json")["curve_fp64"];
+void expect_five_steps(const quant::QuantOptions& quant, const nlohmann::json& expected) {
   Scratch scratch;
   const auto communicator = comm::make_self_communicator();
-  const auto run = build(scratch, *communicator, "float32");
+  const auto run = build(scratch, *communicator, "float32", quant);
   set_start_values(*run);
   const auto results = run_steps(*run, 0, 5);
   for (std::size_t i = 0; i < 5; ++i) {
@@ -98,6 +99,15 @@ TEST(SmolLM2, FiveLoraSteps) {
     EXPECT_NEAR(results[i].grad_norm, norm, 2e-4 * norm) << "step " << i + 1;
     EXPECT_NEAR(results[i].learning_rate, expected[i]["lr"].get<double>(), 1e-15) << "step " << i + 1;
   }
+}
+
+TEST(SmolLM2, FiveLoraSteps) {
+  expect_five_steps({}, read_json(data_folder() / "smollm2/own_loss.json")["curve_fp64"]);
+}
+
+TEST(SmolLM2, FiveQloraSteps) {
+  expect_five_steps({.use_4bit_quantization = true, .use_nested_quant = true},
+                    read_json(data_folder() / "smollm2/own_qlora_loss.json")["curve_fp64"]);
 }
 
 }  // namespace

@@ -1,11 +1,13 @@
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "shardtune/model/config.h"
 #include "shardtune/model/linear.h"
+#include "shardtune/quant/format.h"
 
 namespace shardtune::adapters {
 
@@ -16,6 +18,7 @@ struct LoraConfig {
   double dropout = 0;
   bool rank_stabilised = false;
   std::set<std::string> modules;  ///< full module names
+  std::optional<quant::Format> base_format;  ///< in which the linears of the layers are stored; the head's never is
 
   /// alpha / r, or alpha / sqrt(r) when rank-stabilised (rsLoRA).
   double scaling() const;

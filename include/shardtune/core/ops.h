@@ -34,8 +34,9 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& w);
 at::Tensor matmul(const at::Tensor& a, const at::Tensor& b);
 /// sum [n, m] += a b; an undefined sum becomes the product.
 void add_matmul(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b);
-/// A packed weight (bytes) as [out, in] of `type`, to be used and let go. On shapes alone so far.
-at::Tensor dequantised(const at::Tensor& packed, std::int64_t out, std::int64_t in, at::ScalarType type);
+/// Room for the weight [out, in] of `type` that is stored as `packed` (bytes), to be filled, used and let go. On shapes alone
+/// nobody fills it.
+at::Tensor room_for_dequantised(const at::Tensor& packed, std::int64_t out, std::int64_t in, at::ScalarType type);
 /// sink [out, in] (fp32) += gradient [N, out] transposed times x [N, in].
 void add_weight_gradient(at::Tensor& sink, const at::Tensor& gradient, const at::Tensor& x);
 

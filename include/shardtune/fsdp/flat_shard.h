@@ -10,18 +10,23 @@
 
 namespace shardtune::fsdp {
 
-/// Granules in elements: dense frozen tensors may be cut anywhere, trained ones at the 8-bit optimizer's block.
-constexpr std::int64_t kFrozenGranule = 1, kTrainedGranule = 256;
+/// Granules in elements: dense frozen tensors may be cut anywhere, trained ones at the 8-bit optimizer's block. In a buffer of
+/// bytes: aligned for every type.
+constexpr std::int64_t kFrozenGranule = 1, kTrainedGranule = 256, kByteGranule = 16;
 
-/// The layout of one kind (frozen or trained) of a unit's parameters over `ranks`.
-ShardLayout layout_of(const model::UnitSpec& unit, bool trained, std::int64_t ranks);
+/// The layout of one kind (frozen or trained) of a unit's parameters over `ranks`. A unit with a quantised parameter has its
+/// frozen ones in a buffer of bytes, the others among them as elements of `type`.
+ShardLayout layout_of(const model::UnitSpec& unit, bool trained, std::int64_t ranks, at::ScalarType type);
+/// Of what is laid out: bytes (kByte), or `type`.
+at::ScalarType buffer_type(const model::UnitSpec& unit, bool trained, at::ScalarType type);
 
-/// This rank's share of one kind (frozen or trained) of a unit's parameters. Frozen: in the base's type. Trained: fp32 masters
-/// with fp64 sums of gradients.
+/// This rank's share of one kind (frozen or trained) of a unit's parameters. Frozen: in the base's type, or bytes. Trained: fp32
+/// masters with fp64 sums of gradients.
 class FlatShard {
  public:
-  /// Takes the unit's parameters that are trainable (or not) and not borrowed. `whole`, when defined, is memory for all ranks'
-  /// shards [full_elements] that the ranks have in common: local() is then a part of it.
+  /// Takes the unit's parameters that are trainable (or not) and not borrowed; `options` have the type of dense ones. `whole`,
+  /// when defined, is memory for all ranks' shards [full_elements of buffer_type()] that the ranks have in common: local() is
+  /// then a part of it.
   FlatShard(const model::UnitSpec& unit, bool trained, const at::TensorOptions& options, std::int64_t rank,
             std::int64_t ranks, const at::Tensor& whole = {});
 
@@ -34,7 +39,8 @@ class FlatShard {
   /// Slot in the unit of the i-th tensor of this shard.
   std::size_t slot(std::size_t tensor) const { return slots_[tensor]; }
 
-  /// This rank's elements of the parameters; `visit` gets slot, element range, and the part of local().
+  /// This rank's elements of the parameters; `visit` gets slot, element range, and the part of local(). Of a quantised
+  /// parameter: its packed bytes.
   void for_each_range(
       const std::function<void(std::size_t slot, std::int64_t begin, std::int64_t end, at::Tensor part)>& visit);
   /// The same for another tensor laid out like the shard (gradient sums, optimizer state).
@@ -45,7 +51,12 @@ class FlatShard {
   void views(const at::Tensor& full, const model::UnitSpec& unit, std::vector<at::Tensor>& out) const;
 
  private:
+  /// A parameter's part of a flat buffer in the type that it is seen in.
+  at::Tensor typed(std::size_t tensor, const at::Tensor& part) const;
+
   std::vector<std::size_t> slots_;
+  std::vector<bool> packed_;  ///< as slots_
+  at::ScalarType type_;
   ShardLayout layout_;
   std::vector<TensorRange> ranges_;
   at::Tensor whole_, local_;

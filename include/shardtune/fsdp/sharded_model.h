@@ -16,7 +16,7 @@ namespace shardtune::fsdp {
 struct ShardSettings {
   Policy policy{};
   std::vector<std::vector<std::size_t>> units{};  ///< stages of each unit (see wrap()); empty: one each
-  at::ScalarType base_type = at::kFloat;  ///< storage of frozen parameters
+  at::ScalarType base_type = at::kFloat;  ///< storage of frozen parameters that are not quantised
   at::ScalarType trained_type = at::kFloat;  ///< in which trained parameters are gathered and used; masters are fp32
   at::ScalarType reduce_type = at::kFloat;  ///< in which gradients travel; sums are fp64
   at::Device device = at::kCPU;  ///< where shards and buffers lie
@@ -93,7 +93,7 @@ class ShardedModel {
   };
 
   at::TensorOptions on_device(at::ScalarType type) const;
-  at::Tensor shared_part(std::int64_t first_byte, std::int64_t elements);
+  at::Tensor shared_part(std::int64_t first_byte, std::int64_t bytes, at::ScalarType type);
   void make_units(const std::vector<model::UnitSpec>& stages);
   void choose_pools();
   void make_buffers();

@@ -23,10 +23,9 @@ struct Parameter {
   Initial initial = Initial::kBase;
   /// The head's weight of a tied model: the slot exists here, the tensor, its shard and its state belong to the embedding unit.
   bool borrowed = false;
-  /// Bytes of a frozen parameter in a buffer of bytes, which holds parameters of several formats; 0: the buffer has the
-  /// parameters' own type.
-  std::int64_t stored_bytes = 0;
-  bool quantised = false;  ///< what is stored is packed: a view of it has one dimension, bytes
+  /// Bytes of a frozen parameter that is stored quantised: its full tensor is then these bytes in one dimension. 0: the
+  /// elements themselves are stored.
+  std::int64_t packed_bytes = 0;
 
   std::int64_t elements() const;
 };

@@ -8,6 +8,7 @@
 #include "shardtune/fsdp/options.h"
 #include "shardtune/model/options.h"
 #include "shardtune/optim/options.h"
+#include "shardtune/quant/options.h"
 #include "shardtune/train/options.h"
 
 namespace shardtune::options {
@@ -18,6 +19,7 @@ struct RunOptions {
   std::string config;  ///< INI file the options were read from, "" for none
   model::ModelOptions model;
   data::DataOptions data;
+  quant::QuantOptions quant;
   adapters::AdapterOptions adapter;
   fsdp::FsdpOptions fsdp;
   optim::OptimOptions optim;

@@ -30,7 +30,6 @@ struct PlanOptions {
   std::int64_t rank = 0;  ///< the one that is planned
   std::int64_t ranks_per_node = 8;
   std::string device = "cuda";  ///< cuda | cpu: whose kernels' memory is counted
-  std::string base_format = "dense";  ///< dense | nf4: how the frozen linears are stored
   std::int64_t document_tokens = 0;  ///< of every document; 0: a row is one document
   double trained_fraction = 1;  ///< of a document's tokens, its last ones, that are trained on
   std::string hardware;  ///< file with the device's figures, for the time of a step; "": no time

@@ -57,8 +57,8 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
                                const std::set<std::string>& explicitly_set = {},
                                const std::optional<ShapesOnly>& shapes_only = {});
 
-/// Fills this rank's shards: base weights from the model folder (own byte ranges only), adapters from the PEFT folder or from
-/// the seed. No communication.
+/// Fills this rank's shards: base weights from the model folder (own byte ranges only, quantised on the way where asked for),
+/// adapters from the PEFT folder or from the seed. Collective.
 void load_weights(Run& run);
 
 /// Which layers keep what: "activations: all layers keep theirs", a line.

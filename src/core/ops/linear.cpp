@@ -107,8 +107,7 @@ void add_matmul(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& w) { return ops::matmul(x, w.t()); }
 
-at::Tensor dequantised(const at::Tensor& packed, std::int64_t out, std::int64_t in, at::ScalarType type) {
-  SHARDTUNE_CHECK(packed.is_meta(), "quantised weights are only planned with so far");
+at::Tensor room_for_dequantised(const at::Tensor& packed, std::int64_t out, std::int64_t in, at::ScalarType type) {
   const LedgerScope scope(Purpose::kDequantised);
   at::Tensor dense = at::empty({out, in}, packed.options().dtype(type));
   tell_rows(dense, 1 + static_cast<double>(packed.nbytes()) / static_cast<double>(dense.nbytes()));

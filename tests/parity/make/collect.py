@@ -18,7 +18,9 @@ EVERY_MODEL = ("batches.safetensors", "forward.json", "grads_fp32.safetensors", 
                "lora/start.safetensors", "full/run.json")
 TINY_ONLY = ("lora/grads_step1.safetensors", "lora/logits.safetensors", "lora/adapter/adapter_config.json",
              "lora/adapter/adapter_model.safetensors", "lora_warmup/run.json", "rslora/run.json",
-             "rslora/adapter/adapter_config.json", "lora_bf16/run.json")
+             "rslora/adapter/adapter_config.json", "lora_bf16/run.json",
+             "qlora_nf4_fp32/run.json", "qlora_nf4_fp32/dequantised_base.safetensors", "qlora_nf4_bf16/run.json",
+             "qlora_nf4_bf16/dequantised_base.safetensors", "lora_int8_fp32/run.json")
 FORWARD = ("fp32.plain.logits", "rope.inv_freq")
 FORWARD_TINY = FORWARD + ("fp32.padded.logits", "fp32.packed.logits", "bf16.plain.logits")
 SMOLLM2 = ("base_loss.json", "curve_lora_hf_fp32.json", "curve_lora_trl_fp32.json")

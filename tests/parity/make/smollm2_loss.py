@@ -6,6 +6,7 @@ the model's own template, joined and cut) and own_loss.json:
   base_loss    mean loss of each row (255 predictions), log-sum-exp in fp64 over the fp32 logits, and over bf16 logits
   curve_fp64   5 LoRA steps written out below, loss in fp64 over the fp32 logits
   curve_trainer  the same steps by transformers.Trainer (its fp32 log-softmax over 49,152 classes is about 1e-5 low)
+and own_qlora_loss.json with curve_fp64 over the base in NF4 with double quantisation by bitsandbytes, computing in fp32.
 LoRA r 8, alpha 16, all-linear, A = uniform(name_seed(name), 1/sqrt(in)), B = 0; rows in order, two a step; AdamW lr 1e-4
 cosine to 0 over 5 steps, weight decay 1e-4, gradient norm clipped at 1.
 
@@ -57,8 +58,12 @@ def base_losses(model_folder, rows, dtype):
         return [float(loss_fp64(model(input_ids=row[None], use_cache=False).logits, row[None])) for row in rows]
 
 
-def lora_model(model_folder):
-    model = transformers.AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
+NF4 = transformers.BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+                                      bnb_4bit_compute_dtype=torch.float32)
+
+
+def lora_model(model_folder, quantisation=None):
+    model = transformers.AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32, quantization_config=quantisation)
     config = peft.LoraConfig(r=8, lora_alpha=16, lora_dropout=0.0, bias="none", task_type="CAUSAL_LM",
                              target_modules="all-linear")
     model = peft.get_peft_model(model, config)
@@ -77,9 +82,9 @@ def gradient_norm(weights):
     return float(torch.stack([w.grad.double().norm() for w in weights]).norm())
 
 
-def written_out(model_folder, rows):
+def written_out(model, rows):
     """The training loop, step by step."""
-    model = lora_model(model_folder).train()
+    model.train()
     weights = [w for w in model.parameters() if w.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=LEARNING_RATE, weight_decay=WEIGHT_DECAY)
     curve = []
@@ -117,19 +122,32 @@ def by_trainer(model_folder, rows):
             for line in trainer.state.log_history if "loss" in line]
 
 
+def about(*names):
+    return {"made_with": {name: importlib.metadata.version(name) for name in names},
+            "settings": {"r": 8, "alpha": 16, "batch": BATCH, "steps": STEPS, "lr": LEARNING_RATE, "scheduler": "cosine",
+                         "warmup": 0, "weight_decay": WEIGHT_DECAY, "max_grad_norm": CLIP}}
+
+
+def qlora(model_folder, rows):
+    return {**about("torch", "transformers", "peft", "bitsandbytes"),
+            "curve_fp64": written_out(lora_model(model_folder, NF4), rows)}
+
+
+def write(name, result):
+    (OUT / name).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
 def main():
     model_folder = sys.argv[1]
     rows = make_rows(model_folder)
     OUT.mkdir(parents=True, exist_ok=True)
     save_file({"input_ids": rows.to(torch.int32)}, OUT / "own_rows.safetensors", {"format": "pt"})
-    names = ("torch", "transformers", "peft")
-    result = {"made_with": {name: importlib.metadata.version(name) for name in names},
-              "settings": {"r": 8, "alpha": 16, "batch": BATCH, "steps": STEPS, "lr": LEARNING_RATE,
-                           "scheduler": "cosine", "warmup": 0, "weight_decay": WEIGHT_DECAY, "max_grad_norm": CLIP},
+    result = {**about("torch", "transformers", "peft"),
               "base_loss": {"fp32": base_losses(model_folder, rows, torch.float32),
                             "bf16": base_losses(model_folder, rows[:4], torch.bfloat16)},
-              "curve_fp64": written_out(model_folder, rows), "curve_trainer": by_trainer(model_folder, rows)}
-    (OUT / "own_loss.json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+              "curve_fp64": written_out(lora_model(model_folder), rows), "curve_trainer": by_trainer(model_folder, rows)}
+    write("own_loss.json", result)
+    write("own_qlora_loss.json", qlora(model_folder, rows))
 
 
 if __name__ == "__main__":

@@ -7,7 +7,14 @@
 namespace shardtune::options::test {
 namespace {
 
-const Strings kNames = {"model_name_or_path",
+const Strings kNames = {"use_4bit_quantization",
+                        "use_8bit_quantization",
+                        "bnb_4bit_quant_type",
+                        "use_nested_quant",
+                        "bnb_4bit_blocksize",
+                        "bnb_4bit_compute_dtype",
+                        "bnb_4bit_quant_storage_dtype",
+                        "model_name_or_path",
                         "ignore_plan",
                         "dtype",
                         "blas",

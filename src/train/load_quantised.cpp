@@ -1,0 +1,159 @@
+#include "load_quantised.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "shardtune/core/error.h"
+#include "shardtune/core/ops.h"
+#include "shardtune/model/weights.h"
+#include "shardtune/quant/quantise.h"
+
+namespace shardtune::train {
+namespace {
+
+using quant::RecordLayout;
+using quant::RecordRun;
+
+/// Elements that are read before they are quantised: 16 MiB of fp32.
+constexpr std::int64_t kReadElements = 4 << 20;
+
+RecordRun records_around(std::int64_t begin, std::int64_t end, std::int64_t record_bytes) {
+  const std::int64_t first = begin / record_bytes;
+  return {first, (end + record_bytes - 1) / record_bytes - first};
+}
+
+/// The records that begin in bytes [begin, end): every record belongs to one rank.
+RecordRun records_begun(std::int64_t begin, std::int64_t end, std::int64_t record_bytes) {
+  const std::int64_t first = (begin + record_bytes - 1) / record_bytes;
+  return {first, (end + record_bytes - 1) / record_bytes - first};
+}
+
+/// The values as they are quantised: int8 takes the weights through fp16, as bitsandbytes does.
+at::Tensor read_values(const io::SafetensorsFolder& base, const model::Parameter& parameter, std::int64_t first,
+                       std::int64_t count, at::ScalarType type, bool through_half) {
+  at::Tensor values = at::empty({count}, at::dtype(type));
+  model::read_elements(base, parameter.name, first, values);
+  if (!through_half) return values;
+  values = values.to(at::kHalf);
+  if (!ops::all_finite(values))
+    fail(ErrorClass::kBadModel,
+         "{}: tensor '{}' holds a value beyond the range of float16, through which --use_8bit_quantization takes the "
+         "weights; use --use_4bit_quantization",
+         base.file_of(parameter.name).string(), parameter.name);
+  return values;
+}
+
+/// Quantises a run of records; `absmax` is empty for int8.
+void quantise(const RecordLayout& layout, RecordRun run, const at::Tensor& values, std::span<float> absmax,
+              std::span<std::byte> records) {
+  const std::int64_t each = layout.elements_per_record(), bytes = layout.bytes_per_record();
+  const auto width = static_cast<std::int64_t>(values.element_size());
+  const auto* from = static_cast<const std::byte*>(values.const_data_ptr());
+  at::parallel_for(0, run.count, 1, [&](std::int64_t begin, std::int64_t end) {
+    const RecordRun part{run.first + begin, end - begin};
+    const quant::ConstElements elements{from + begin * each * width, ops::dtype_of(values.scalar_type()),
+                                        layout.elements_in(part)};
+    const auto to = records.subspan(begin * bytes, part.count * bytes);
+    if (layout.format().four_bit())
+      quant::quantise_codes(layout, part, elements,
+                            absmax.subspan(layout.blocks_in({run.first, begin}), layout.blocks_in(part)), to);
+    else quant::quantise_rows(layout, part, elements, to);
+  });
+}
+
+/// at::mean() in one thread: with several its order of adding, and so the last place, would depend on their number.
+float mean_of(std::vector<float>& values) {
+  const int threads = at::get_num_threads();
+  at::set_num_threads(1);
+  const float mean = at::mean(at::from_blob(values.data(), {static_cast<std::int64_t>(values.size())})).item<float>();
+  at::set_num_threads(threads);
+  return mean;
+}
+
+}  // namespace
+
+RecordLayout QuantisedUnit::layout_of(std::size_t slot) const {
+  const model::Parameter& parameter = run_.shards->spec(unit_).parameters[slot];
+  return {*run_.lora->base_format, parameter.shape[0], parameter.shape[1]};
+}
+
+void QuantisedUnit::read(const io::SafetensorsFolder& base, std::size_t slot, std::int64_t begin, std::int64_t end,
+                         const at::Tensor& part) {
+  const model::Parameter& parameter = run_.shards->spec(unit_).parameters[slot];
+  const RecordLayout layout = layout_of(slot);
+  const bool four_bit = layout.format().four_bit();
+  const std::int64_t each = layout.elements_per_record(), bytes = layout.bytes_per_record();
+  Started started{.slot = slot,
+                  .begin = begin,
+                  .run = records_around(begin, end, bytes),
+                  .absmax = {},
+                  .records = {},
+                  .part = part};
+  started.records.resize(static_cast<std::size_t>(started.run.count * bytes));
+  if (four_bit) started.absmax.resize(static_cast<std::size_t>(layout.blocks_in(started.run)));
+  const std::int64_t step = std::max<std::int64_t>(1, kReadElements / each);
+  for (std::int64_t done = 0; done < started.run.count; done += step) {
+    const RecordRun run{started.run.first + done, std::min(step, started.run.count - done)};
+    const at::Tensor values = read_values(base, parameter, run.first * each, layout.elements_in(run),
+                                          run_.precision.base, /*through_half=*/!four_bit);
+    std::span<float> absmax;
+    if (four_bit)
+      absmax = std::span(started.absmax).subspan(layout.blocks_in({started.run.first, done}), layout.blocks_in(run));
+    quantise(layout, run, values, absmax, std::span(started.records).subspan(done * bytes, run.count * bytes));
+  }
+  started_.push_back(std::move(started));
+}
+
+/// The scales of the whole matrix, from the ranks that hold it.
+std::vector<float> QuantisedUnit::gather_absmax(std::size_t tensor, const RecordLayout& layout, const Started* own) {
+  comm::Communicator& holders = run_.shards->shares_base() ? run_.mesh->node() : run_.mesh->shard();
+  const fsdp::ShardLayout& cut = run_.shards->frozen(unit_).layout();
+  std::vector<RecordRun> of_rank(static_cast<std::size_t>(holders.size()));
+  std::int64_t most = 0;
+  for (std::size_t rank = 0; rank < of_rank.size(); ++rank)
+    for (const fsdp::TensorRange& range : cut.ranges(static_cast<std::int64_t>(rank)))
+      if (range.tensor == tensor) {
+        of_rank[rank] = records_begun(range.begin, range.end, layout.bytes_per_record());
+        most = std::max(most, layout.blocks_in(of_rank[rank]));
+      }
+  std::vector<float> mine(static_cast<std::size_t>(most)), all(mine.size() * of_rank.size());
+  const RecordRun& begun = of_rank[static_cast<std::size_t>(holders.rank())];
+  if (begun.count > 0) {
+    const std::int64_t skipped = layout.blocks_in({own->run.first, begun.first - own->run.first});
+    std::copy_n(own->absmax.begin() + skipped, layout.blocks_in(begun), mine.begin());
+  }
+  holders.all_gather_start(std::as_bytes(std::span(mine)), std::as_writable_bytes(std::span(all)))->wait();
+  std::vector<float> whole;
+  for (std::size_t rank = 0; rank < of_rank.size(); ++rank) {
+    const auto first = all.begin() + static_cast<std::ptrdiff_t>(rank * mine.size());
+    whole.insert(whole.end(), first, first + layout.blocks_in(of_rank[rank]));
+  }
+  return whole;
+}
+
+void QuantisedUnit::finish() {
+  const fsdp::FlatShard& shard = run_.shards->frozen(unit_);
+  const auto& parameters = run_.shards->spec(unit_).parameters;
+  for (std::size_t tensor = 0; tensor < shard.layout().tensors(); ++tensor) {
+    const std::size_t slot = shard.slot(tensor);
+    if (parameters[slot].packed_bytes == 0) continue;
+    const RecordLayout layout = layout_of(slot);
+    const auto own = std::ranges::find(started_, slot, &Started::slot);
+    Started* const found = own == started_.end() ? nullptr : &*own;
+    if (layout.format().four_bit()) {
+      std::vector<float> absmax = gather_absmax(tensor, layout, found);
+      const float offset = layout.format().double_quantisation ? mean_of(absmax) : 0;
+      if (found != nullptr) quant::write_scales(layout, found->run, absmax, offset, found->records);
+    }
+    if (found == nullptr) continue;
+    const std::int64_t skipped = found->begin - found->run.first * layout.bytes_per_record();
+    std::memcpy(found->part.mutable_data_ptr(), found->records.data() + skipped,
+                static_cast<std::size_t>(found->part.numel()));
+    found->records = {};
+  }
+}
+
+}  // namespace shardtune::train

@@ -1,0 +1,101 @@
+"""A quantised base on the command line: runs that go on after a stop, what is refused."""
+
+import struct
+
+from support import CliTest, lora_options, main, options, read_lines, rewrite_tensors, run
+
+NF4 = dict(use_4bit_quantization=True, use_nested_quant=True)
+
+
+def losses(folder):
+    return [line["loss"] for line in read_lines(folder / "metrics.jsonl") if "loss" in line]
+
+
+class Runs(CliTest):
+    PLAIN = lora_options(lora_dropout=0.1, num_train_epochs=None, max_steps=4, shuffle=True)
+
+    def test_the_guides_options_and_a_resumed_run(self):
+        base = {**self.PLAIN, **NF4, "bnb_4bit_quant_type": "nf4", "bnb_4bit_compute_dtype": "float32",
+                "bnb_4bit_quant_storage_dtype": "float32", "save_strategy": "steps", "save_steps": 2}
+        straight, resumed = self.scratch / "straight", self.scratch / "resumed"
+        done = run(2, options(base, output_dir=straight))
+        self.check_succeeded(done)
+        self.assertIn("base in float32, the layers' linears as nf4 in blocks of 64, double quantisation", done.out)
+        self.check_succeeded(run(2, options(base, output_dir=resumed, resume_from_checkpoint=straight / "checkpoint-2",
+                                            share_base_on_node="false", accumulation_order="layer_first")))
+        self.assertEqual(losses(resumed), losses(straight)[2:])
+        self.assertEqual((resumed / "adapter_model.safetensors").read_bytes(), (straight / "adapter_model.safetensors").read_bytes())
+        done = run(2, options({**base, "use_nested_quant": None}, output_dir=self.scratch / "other",
+                              resume_from_checkpoint=straight / "checkpoint-2"))
+        self.check_failed_cleanly(done, 1, "bad_checkpoint", ["--use_4bit_quantization", "nf4 in blocks of 64"])
+
+    def test_formats_differ_and_ranks_do_not(self):
+        found = {}
+        for name, quant in (("dense", {}), ("nf4", dict(use_4bit_quantization=True)), ("nested", NF4),
+                            ("fp4", dict(use_4bit_quantization=True, bnb_4bit_quant_type="fp4")),
+                            ("blocks of 256", dict(use_4bit_quantization=True, bnb_4bit_blocksize=256)),
+                            ("int8", dict(use_8bit_quantization=True))):
+            for ranks, accumulation in ((1, 2), (2, 1)):
+                output = self.scratch / f"{name}-{ranks}"
+                self.check_succeeded(run(ranks, options(self.PLAIN, **quant, gradient_accumulation_steps=accumulation, output_dir=output)))
+                found.setdefault(name, losses(output))
+                self.assertEqual(found[name], losses(output), name)
+        self.assertEqual(len({tuple(curve) for curve in found.values()}), len(found))
+
+
+class Refused(CliTest):
+    def test_both_widths(self):
+        self.check_refused(lora_options(use_4bit_quantization=True, use_8bit_quantization=True), "usage", "contradict each other; remove one",
+                           code=2, ranks=(2,), recorded=False)
+
+    def test_training_what_is_quantised(self):
+        self.check_refused(lora_options(use_peft_lora=None, adapter_name_or_path=None, lora_dropout=None, use_8bit_quantization=True),
+                           "usage", "quantised weights cannot be trained; give use_peft_lora", code=2, ranks=(2,), recorded=False)
+
+    def test_unknown_type(self):
+        self.check_refused(lora_options(**NF4, bnb_4bit_quant_type="nf5"), "usage", "bnb_4bit_quant_type: 'nf5' is not allowed",
+                           "nf4 or fp4", code=2, ranks=(2,), recorded=False)
+
+    def test_block_size(self):
+        for size in ("32", "8192"):
+            self.check_refused(lora_options(**NF4, bnb_4bit_blocksize=size), "usage", f"bnb_4bit_blocksize: '{size}' is not allowed",
+                               code=2, ranks=(2,), recorded=False)
+        self.check_refused(lora_options(**NF4, bnb_4bit_blocksize=100), "usage", "--bnb_4bit_blocksize 100", "power of two from 64 to 4096",
+                           code=2, ranks=(2,))
+
+    def test_compute_type_of_another_run(self):
+        self.check_refused(lora_options(**NF4, bnb_4bit_compute_dtype="bfloat16"), "usage",
+                           "--bnb_4bit_compute_dtype bfloat16: this run computes in float32", code=2, ranks=(2,))
+
+    def test_option_without_its_condition(self):
+        self.check_refused(lora_options(use_nested_quant=True), "usage", "use_nested_quant = True does nothing while use_4bit_quantization is False",
+                           code=2, ranks=(2,), recorded=False)
+
+    def change_weight(self, value):
+        """Element 100 of a linear of the layers; the other ranks wait for this one when scales come together."""
+        folder = self.model_copy()
+        wanted = "model.layers.1.mlp.up_proj.weight"
+
+        def change(name, entry, data):
+            if name != wanted:
+                return data
+            self.assertEqual(entry["dtype"], "F32")
+            return data[:400] + struct.pack("<f", value) + data[404:]
+
+        for path in folder.glob("*.safetensors"):
+            rewrite_tensors(path, change)
+        return folder, wanted
+
+    def test_weight_that_is_not_a_number(self):
+        folder, name = self.change_weight(float("nan"))
+        for quant in (NF4, dict(use_8bit_quantization=True)):
+            self.check_refused(lora_options(model_name_or_path=folder, **quant), "bad_model", name, "not finite", "element 100")
+
+    def test_weight_beyond_half_precision(self):
+        folder, name = self.change_weight(1e6)
+        self.check_refused(lora_options(model_name_or_path=folder, use_8bit_quantization=True), "bad_model", name, "beyond the range of float16",
+                           "--use_4bit_quantization", ranks=(2,))
+
+
+if __name__ == "__main__":
+    main()
