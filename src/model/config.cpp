@@ -140,6 +140,34 @@ Dtype read_dtype(const Reader& config) {
   fail(ErrorClass::kBadModel, "{}: dtype '{}' is not one of float32, bfloat16, float16", config.where(), name);
 }
 
+/// Linears that stay as they are: the head and nothing else, as here.
+void check_skipped(const Reader& config) {
+  if (!config.has("llm_int8_skip_modules")) return;
+  const json& list = config.at("llm_int8_skip_modules");
+  const bool head_alone =
+      list.is_array() && std::ranges::all_of(list, [](const json& one) { return one == "lm_head"; });
+  if (!head_alone)
+    fail(ErrorClass::kBadModel, "{}: 'llm_int8_skip_modules' is {}, expected none but lm_head", config.where(),
+         list.dump());
+}
+
+StoredQuantisation read_quantisation(const Reader& config) {
+  const std::string method = config.text_or("quant_method", "bitsandbytes");
+  StoredQuantisation out{.four_bit = config.boolean_or("load_in_4bit", false),
+                         .type = config.text_or("bnb_4bit_quant_type", "fp4"),
+                         .nested = config.boolean_or("bnb_4bit_use_double_quant", false)};
+  if (method != "bitsandbytes" || out.four_bit == config.boolean_or("load_in_8bit", false))
+    fail(
+        ErrorClass::kBadModel,
+        "{}: weights quantised by '{}' cannot be read; use the original model, or one that bitsandbytes stored in 4 or "
+        "8 bits",
+        config.where(), method);
+  if (out.four_bit && out.type != "nf4" && out.type != "fp4")
+    fail(ErrorClass::kBadModel, "{}: 'bnb_4bit_quant_type' is '{}', expected nf4 or fp4", config.where(), out.type);
+  check_skipped(config);
+  return out;
+}
+
 }  // namespace
 
 ModelConfig read_config(const std::filesystem::path& folder) {
@@ -150,9 +178,6 @@ ModelConfig read_config(const std::filesystem::path& folder) {
   const json root = io::read_json_file(file, ErrorClass::kBadModel, {.max_bytes = 1ull << 20});
   const Reader config(root, file.string());
   check_architecture(config);
-  if (config.has("quantization_config"))
-    fail(ErrorClass::kBadModel,
-         "{}: 'quantization_config': already quantised weights cannot be read; use the original model", file.string());
   ModelConfig out;
   out.vocab_size = config.integer("vocab_size", 1, 1 << 20);
   out.hidden_size = config.integer("hidden_size", 1, 65536);
@@ -175,6 +200,8 @@ ModelConfig read_config(const std::filesystem::path& folder) {
   out.padding_index = config.integer_or("pad_token_id", -1, out.vocab_size - 1, -1);
   out.dtype = read_dtype(config);
   out.rotary = read_rotary(config);
+  if (config.has("quantization_config"))
+    out.quantisation = read_quantisation({config.at("quantization_config"), file.string() + ": quantization_config"});
   return out;
 }
 

@@ -57,11 +57,16 @@ void check_tensor(const io::SafetensorsFolder& folder, const std::string& name, 
          dtype_name(info.dtype));
 }
 
-void check_weights(const io::SafetensorsFolder& folder, const std::vector<UnitSpec>& units, bool tied_embeddings) {
+void check_weights(const io::SafetensorsFolder& folder, const std::vector<UnitSpec>& units, bool tied_embeddings,
+                   const CheckPacked& check_packed) {
   std::set<std::string> known;
   for (const UnitSpec& unit : units)
     for (const Parameter& parameter : unit.parameters) {
       if (parameter.initial != Initial::kBase || parameter.borrowed) continue;
+      if (check_packed && parameter.packed_bytes > 0) {
+        check_packed(parameter, known);
+        continue;
+      }
       known.insert(parameter.name);
       if (!folder.contains(parameter.name))
         fail(ErrorClass::kBadModel, "the model files hold no tensor '{}' (expected shape [{}])", parameter.name,

@@ -60,14 +60,40 @@ void make_loaders(Run& run) {
   run.total_steps = total_step_count(train, run.steps_per_epoch);
 }
 
+/// In which the layers' linears are stored: as the options ask, or as the files have them, which the options may repeat.
+std::optional<quant::Format> choose_base_format(const Run& run, const std::set<std::string>& explicitly_set) {
+  const quant::QuantOptions& wish = run.options.quant;
+  if (!run.config.quantisation) return quant::format_of(wish);
+  const model::StoredQuantisation& stored = *run.config.quantisation;
+  const quant::QuantOptions files{.use_4bit_quantization = stored.four_bit,
+                                  .use_8bit_quantization = !stored.four_bit,
+                                  .bnb_4bit_quant_type = stored.type,
+                                  .use_nested_quant = stored.nested};
+  const quant::Format format = *quant::format_of(files);
+  const bool asks =
+      std::ranges::any_of(std::initializer_list<const char*>{"use_4bit_quantization", "use_8bit_quantization"},
+                          [&](const char* name) { return explicitly_set.contains(name); });
+  if (asks && quant::format_of(wish) != format)
+    fail(ErrorClass::kUsage,
+         "--use_4bit_quantization, --use_8bit_quantization: the model's files are quantised already, as {}; leave the "
+         "options of the quantised base out",
+         quant::describe(format));
+  return format;
+}
+
 void make_model(Run& run, const std::set<std::string>& explicitly_set) {
   if (run.options.adapter.use_peft_lora) {
     run.lora = adapters::make_lora_config(run.options.adapter, run.config, explicitly_set);
-    run.lora->base_format = quant::format_of(run.options.quant);
+    run.lora->base_format = choose_base_format(run, explicitly_set);
     if (run.config.tied_embeddings && run.lora->modules.contains("lm_head"))
       fail(ErrorClass::kUsage,
            "--lora_target_modules: lm_head is tied to the embedding in this model; an adapter on it is not supported");
   }
+  if (run.config.quantisation && !run.lora)
+    fail(ErrorClass::kUsage,
+         "{}: the model's files are quantised and cannot be trained themselves; give --use_peft_lora, or the original "
+         "model",
+         run.options.model.model_name_or_path);
   const auto factory = run.lora ? adapters::lora_linear_factory(*run.lora) : model::dense_linear_factory(true);
   run.model = std::make_unique<model::LlamaModel>(run.config, factory, /*train_base=*/!run.lora);
 }

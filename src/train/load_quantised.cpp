@@ -10,6 +10,7 @@
 #include "shardtune/core/ops.h"
 #include "shardtune/model/weights.h"
 #include "shardtune/quant/quantise.h"
+#include "stored_quantised.h"
 
 namespace shardtune::train {
 namespace {
@@ -47,8 +48,8 @@ at::Tensor read_values(const io::SafetensorsFolder& base, const model::Parameter
 }
 
 /// Quantises a run of records; `absmax` is empty for int8.
-void quantise(const RecordLayout& layout, RecordRun run, const at::Tensor& values, std::span<float> absmax,
-              std::span<std::byte> records) {
+void quantise_records(const RecordLayout& layout, RecordRun run, const at::Tensor& values, std::span<float> absmax,
+                      std::span<std::byte> records) {
   const std::int64_t each = layout.elements_per_record(), bytes = layout.bytes_per_record();
   const auto width = static_cast<std::int64_t>(values.element_size());
   const auto* from = static_cast<const std::byte*>(values.const_data_ptr());
@@ -80,21 +81,13 @@ RecordLayout QuantisedUnit::layout_of(std::size_t slot) const {
   return {*run_.lora->base_format, parameter.shape[0], parameter.shape[1]};
 }
 
-void QuantisedUnit::read(const io::SafetensorsFolder& base, std::size_t slot, std::int64_t begin, std::int64_t end,
-                         const at::Tensor& part) {
-  const model::Parameter& parameter = run_.shards->spec(unit_).parameters[slot];
-  const RecordLayout layout = layout_of(slot);
+void QuantisedUnit::quantise(const io::SafetensorsFolder& base, const RecordLayout& layout, Started& started) const {
+  const model::Parameter& parameter = run_.shards->spec(unit_).parameters[started.slot];
   const bool four_bit = layout.format().four_bit();
   const std::int64_t each = layout.elements_per_record(), bytes = layout.bytes_per_record();
-  Started started{.slot = slot,
-                  .begin = begin,
-                  .run = records_around(begin, end, bytes),
-                  .absmax = {},
-                  .records = {},
-                  .part = part};
+  const std::int64_t step = std::max<std::int64_t>(1, kReadElements / each);
   started.records.resize(static_cast<std::size_t>(started.run.count * bytes));
   if (four_bit) started.absmax.resize(static_cast<std::size_t>(layout.blocks_in(started.run)));
-  const std::int64_t step = std::max<std::int64_t>(1, kReadElements / each);
   for (std::int64_t done = 0; done < started.run.count; done += step) {
     const RecordRun run{started.run.first + done, std::min(step, started.run.count - done)};
     const at::Tensor values = read_values(base, parameter, run.first * each, layout.elements_in(run),
@@ -102,8 +95,22 @@ void QuantisedUnit::read(const io::SafetensorsFolder& base, std::size_t slot, st
     std::span<float> absmax;
     if (four_bit)
       absmax = std::span(started.absmax).subspan(layout.blocks_in({started.run.first, done}), layout.blocks_in(run));
-    quantise(layout, run, values, absmax, std::span(started.records).subspan(done * bytes, run.count * bytes));
+    quantise_records(layout, run, values, absmax, std::span(started.records).subspan(done * bytes, run.count * bytes));
   }
+}
+
+void QuantisedUnit::read(const io::SafetensorsFolder& base, std::size_t slot, std::int64_t begin, std::int64_t end,
+                         const at::Tensor& part) {
+  const RecordLayout layout = layout_of(slot);
+  Started started{.slot = slot,
+                  .begin = begin,
+                  .run = records_around(begin, end, layout.bytes_per_record()),
+                  .absmax = {},
+                  .records = {},
+                  .part = part};
+  if (run_.config.quantisation)
+    started.records = read_stored(base, run_.shards->spec(unit_).parameters[slot], layout, started.run);
+  else quantise(base, layout, started);
   started_.push_back(std::move(started));
 }
 
@@ -143,7 +150,7 @@ void QuantisedUnit::finish() {
     const RecordLayout layout = layout_of(slot);
     const auto own = std::ranges::find(started_, slot, &Started::slot);
     Started* const found = own == started_.end() ? nullptr : &*own;
-    if (layout.format().four_bit()) {
+    if (layout.format().four_bit() && !run_.config.quantisation) {
       std::vector<float> absmax = gather_absmax(tensor, layout, found);
       const float offset = layout.format().double_quantisation ? mean_of(absmax) : 0;
       if (found != nullptr) quant::write_scales(layout, found->run, absmax, offset, found->records);

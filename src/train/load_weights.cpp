@@ -9,6 +9,7 @@
 #include "shardtune/core/philox.h"
 #include "shardtune/model/weights.h"
 #include "shardtune/train/run.h"
+#include "stored_quantised.h"
 
 namespace shardtune::train {
 namespace {
@@ -37,7 +38,12 @@ struct Sources {
 
 Sources open_sources(Run& run) {
   Sources sources{io::SafetensorsFolder(run.options.model.model_name_or_path), std::nullopt};
-  model::check_weights(sources.base, run.model->units(), run.config.tied_embeddings);
+  model::CheckPacked check_packed;
+  if (run.config.quantisation)
+    check_packed = [&](const model::Parameter& parameter, std::set<std::string>& known) {
+      check_stored(sources.base, parameter, *run.lora->base_format, known);
+    };
+  model::check_weights(sources.base, run.model->units(), run.config.tied_embeddings, check_packed);
   run.unlisted_tensors = sources.base.unlisted();
   if (run.lora && !run.options.adapter.adapter_name_or_path.empty()) {
     sources.adapter.emplace(run.options.adapter.adapter_name_or_path, "adapter_model");

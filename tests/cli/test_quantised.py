@@ -1,8 +1,10 @@
 """A quantised base on the command line: runs that go on after a stop, what is refused."""
 
+import json
+import shutil
 import struct
 
-from support import CliTest, lora_options, main, options, read_lines, rewrite_tensors, run
+from support import CASES, CliTest, lora_options, main, options, read_lines, rewrite_tensors, run
 
 NF4 = dict(use_4bit_quantization=True, use_nested_quant=True)
 
@@ -90,6 +92,55 @@ class Refused(CliTest):
         folder, name = self.change_weight(float("nan"))
         for quant in (NF4, dict(use_8bit_quantization=True)):
             self.check_refused(lora_options(model_name_or_path=folder, **quant), "bad_model", name, "not finite", "element 100")
+
+    def stored(self, name):
+        """A model that Transformers has saved quantised, to be changed, with rows that fit its vocabulary."""
+        folder = self.scratch / name
+        shutil.copytree(CASES.parent / "models" / name, folder)
+        return folder, lora_options(model_name_or_path=folder, adapter_name_or_path=None, dataset_name=self.rows(
+            [{"input_ids": [5 * i + j for j in range(20)]} for i in range(8)]))
+
+    def without(self, folder, wanted):
+        """Takes one tensor out of the file."""
+        path = folder / "model.safetensors"
+        content = path.read_bytes()
+        length = struct.unpack("<Q", content[:8])[0]
+        header, data = json.loads(content[8:8 + length]), content[8 + length:]
+        parts, at = [], 0
+        del header[wanted]
+        for name, tensor in header.items():
+            if name == "__metadata__":
+                continue
+            begin, end = tensor["data_offsets"]
+            parts.append(data[begin:end])
+            tensor["data_offsets"] = [at, at + end - begin]
+            at += end - begin
+        text = json.dumps(header).encode()
+        path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(parts))
+
+    def test_stored_model_without_a_scale(self):
+        for model, name in (("tiny-nf4", "model.layers.2.mlp.up_proj.weight.absmax"),
+                            ("tiny-nf4", "model.layers.0.self_attn.q_proj.weight.nested_absmax"),
+                            ("tiny-nf4", "model.layers.1.self_attn.v_proj.weight.quant_state.bitsandbytes__nf4"),
+                            ("tiny-int8", "model.layers.3.self_attn.o_proj.SCB")):
+            with self.subTest(name=name):
+                folder, base = self.stored(model)
+                self.without(folder, name)
+                self.check_refused(base, "bad_model", f"'{name}'", "quantised weight", ranks=(1, 2))
+                shutil.rmtree(folder)
+
+    def test_stored_model_with_a_scale_that_is_not_a_number(self):
+        folder, base = self.stored("tiny-nf4")
+        wanted = "model.layers.2.mlp.up_proj.weight.nested_absmax"
+        rewrite_tensors(folder / "model.safetensors", lambda name, _, data: struct.pack("<f", float("inf")) if name == wanted else data)
+        self.check_refused(base, "bad_model", wanted, "not finite at element 0")
+
+    def test_stored_model_and_other_wishes(self):
+        folder, base = self.stored("tiny-nf4")
+        self.check_refused({**base, "use_8bit_quantization": True}, "usage", "quantised already, as nf4 in blocks of 64, double quantisation",
+                           code=2, ranks=(2,))
+        self.check_refused({**base, "use_peft_lora": None, "lora_dropout": None}, "usage", "cannot be trained themselves; give --use_peft_lora",
+                           code=2, ranks=(2,))
 
     def test_weight_beyond_half_precision(self):
         folder, name = self.change_weight(1e6)

@@ -164,6 +164,50 @@ TEST_P(DequantisedBase, BitsOfTheReference) {
 INSTANTIATE_TEST_SUITE_P(Reference, DequantisedBase, ::testing::Values(kNf4Fp32, kNf4Bf16),
                          [](const auto& test) { return std::string(test.param.name); });
 
+/// Models that Transformers has saved quantised, and what they were made from.
+struct StoredModel {
+  const char* folder;
+  quant::QuantOptions quant;
+};
+
+class StoredQuantised : public ::testing::TestWithParam<StoredModel> {};
+
+TEST_P(StoredQuantised, BytesOfTheModelThatWasQuantised) {
+  const StoredModel stored = GetParam();
+  SharedScratch scratch;
+  on_rank_0([&] { write_training_rows(scratch / "rows.jsonl"); });
+  options::RunOptions options = run_options(kNf4Fp32, scratch / "rows.jsonl");
+  options.quant = {};
+  options.fsdp.share_base_on_node = "false";
+  options.model.model_name_or_path = (data_folder() / "models" / stored.folder).string();
+  const auto read = packed_weights(*train::build_run(options, world()));
+  options.quant = stored.quant;
+  options.model.model_name_or_path = (data_folder() / "models/tiny").string();
+  const auto made = packed_weights(*train::build_run(options, world()));
+  EXPECT_EQ(read.size(), 28u);
+  ASSERT_EQ(read.size(), made.size());
+  for (const auto& [name, bytes] : made) EXPECT_TRUE(at::equal(read.at(name), bytes)) << name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, StoredQuantised,
+                         ::testing::Values(StoredModel{"tiny-nf4", four_bit("nf4", true)},
+                                           StoredModel{"tiny-int8", {.use_8bit_quantization = true}}),
+                         [](const auto& test) {
+                           return std::string(test.param.folder).substr(std::string("tiny-").size());
+                         });
+
+TEST(StoredQuantised, LogitsOfTransformers) {
+  const std::filesystem::path folder = data_folder() / "models/tiny-nf4";
+  auto expected = read_tensors(folder / "expected.safetensors");
+  SharedScratch scratch;
+  on_rank_0([&] { write_rows(scratch / "rows.jsonl", expected["input_ids"], expected["input_ids"]); });
+  const auto run = train::build_run(plain_options(folder, scratch / "rows.jsonl"), world());
+  for (std::int64_t row = 0; row < 2; ++row) {
+    const at::Tensor logits = run->engine->logits(data::collate(run->train_rows, {row}));
+    EXPECT_LE(at::max(at::abs(logits - expected["logits"][row])).item<float>(), 2e-5f) << "row " << row;
+  }
+}
+
 /// The curve with dropout is that of one rank alone to the last bit, and another format is another curve.
 TEST(QuantisedCurve, RawBitsOfOneRankAlone) {
   SharedScratch scratch;

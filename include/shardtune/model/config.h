@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,13 @@ struct RotaryConfig {
   std::int64_t original_length = 0;
 };
 
+/// How the layers' linears lie in the files of a model that bitsandbytes has quantised.
+struct StoredQuantisation {
+  bool four_bit = true;  ///< else int8
+  std::string type = "nf4";  ///< nf4 | fp4; of four_bit
+  bool nested = false;  ///< double quantisation; of four_bit
+};
+
 /// Shapes of a Llama decoder. Letters: D hidden_size, F intermediate_size, H attention heads, K key/value heads, E head width.
 struct ModelConfig {
   std::int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, layers = 0;
@@ -26,6 +34,7 @@ struct ModelConfig {
   bool tied_embeddings = false;
   Dtype dtype = Dtype::kF32;  ///< of the files, as config.json states it
   RotaryConfig rotary;
+  std::optional<StoredQuantisation> quantisation;  ///< of the files; nothing: plain weights
 };
 
 /// Reads config.json in the old (`rope_theta`, `rope_scaling`, `torch_dtype`) and the new spelling (`rope_parameters`,

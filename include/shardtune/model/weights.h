@@ -2,6 +2,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,7 +25,10 @@ void check_tensor(const io::SafetensorsFolder& folder, const std::string& name, 
 
 /// Checks names, shapes and types of everything that will be read against the units' parameters, before any weight is read.
 /// Tensors of the files that the model does not have are refused, except those known to be redundant (rotary inv_freq, the
-/// stored head of a tied model). Error(kBadModel) with file, tensor, expected and found.
-void check_weights(const io::SafetensorsFolder& folder, const std::vector<UnitSpec>& units, bool tied_embeddings);
+/// stored head of a tied model). Parameters that are packed go to `check_packed` when it is given: it enters the names of their
+/// tensors. Error(kBadModel) with file, tensor, expected and found.
+using CheckPacked = std::function<void(const Parameter& parameter, std::set<std::string>& known)>;
+void check_weights(const io::SafetensorsFolder& folder, const std::vector<UnitSpec>& units, bool tied_embeddings,
+                   const CheckPacked& check_packed = {});
 
 }  // namespace shardtune::model

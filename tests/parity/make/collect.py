@@ -23,6 +23,7 @@ TINY_ONLY = ("lora/grads_step1.safetensors", "lora/logits.safetensors", "lora/ad
              "qlora_nf4_bf16/dequantised_base.safetensors", "lora_int8_fp32/run.json")
 FORWARD = ("fp32.plain.logits", "rope.inv_freq")
 FORWARD_TINY = FORWARD + ("fp32.padded.logits", "fp32.packed.logits", "bf16.plain.logits")
+STORED_NF4 = ("config.json", "model.safetensors", "expected.safetensors")
 SMOLLM2 = ("base_loss.json", "curve_lora_hf_fp32.json", "curve_lora_trl_fp32.json")
 
 
@@ -54,6 +55,8 @@ def main():
         forward = safetensors_lite.read(source / "forward.safetensors")
         keep = FORWARD_TINY if model == "tiny" else FORWARD
         safetensors_lite.write(target / "forward.safetensors", {name: forward[name] for name in keep})
+    for name in STORED_NF4:
+        copy(args.reference / "quant" / "prequantised_nf4_tiny" / name, args.out / "models" / "tiny-nf4" / name)
     copy(args.reference / "numerics" / "made.json", args.out / "numerics" / "made.json")
     for name in SMOLLM2:
         copy(args.reference / "smollm2" / name, args.out / "smollm2" / name)

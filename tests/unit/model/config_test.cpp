@@ -92,9 +92,17 @@ TEST(ModelConfig, RefusesWhatItWouldComputeOtherwise) {
               }),
               ::testing::HasSubstr("'linear'"));
   EXPECT_THAT(refusal([](json& c) {
-                c["quantization_config"] = {{"load_in_4bit", true}};
+                c["quantization_config"] = {{"quant_method", "gptq"}, {"bits", 4}};
               }),
-              ::testing::HasSubstr("quantization_config"));
+              ::testing::HasSubstr("quantization_config: weights quantised by 'gptq' cannot be read"));
+  EXPECT_THAT(refusal([](json& c) {
+                c["quantization_config"] = {{"load_in_4bit", true}, {"bnb_4bit_quant_type", "nf5"}};
+              }),
+              ::testing::HasSubstr("'nf5'"));
+  EXPECT_THAT(refusal([](json& c) {
+                c["quantization_config"] = {{"load_in_8bit", true}, {"llm_int8_skip_modules", {"up_proj"}}};
+              }),
+              ::testing::HasSubstr("expected none but lm_head"));
 }
 
 TEST(ModelConfig, RefusesBadNumbersWithKeyAndRange) {
