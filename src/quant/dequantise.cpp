@@ -14,6 +14,8 @@ namespace shardtune::quant {
 namespace {
 
 constexpr std::int64_t kMaxBlocks = kRecordElements / 64;
+/// Results of more bytes than this leave a core's caches before anybody reads them.
+constexpr std::int64_t kStreamBytes = std::int64_t{16} << 20;
 
 /// products[block][code] = table[code] * absmax[block], rounded.
 template <typename T>
@@ -33,22 +35,19 @@ struct Row {
 };
 
 template <typename T>
-void dequantise_four_bit(const RecordLayout& layout, const std::byte* record, std::int64_t count, T* out) {
+void dequantise_four_bit(const RecordLayout& layout, Stores stores, const std::byte* record, std::int64_t count,
+                         T* out) {
   const std::int64_t block = layout.format().block_size, blocks = (count + block - 1) / block;
   std::array<float, kMaxBlocks> absmax;
   alignas(64) std::array<T, kMaxBlocks * kCodes> products;
   read_scales(layout, record, blocks, absmax.data());
   simd::run<Products<T>>(static_cast<const float*>(four_bit_table(layout.format().kind).values),
                          static_cast<const float*>(absmax.data()), blocks, products.data());
-  const std::byte* packed = record + layout.packed_offset();
+  const auto* packed = reinterpret_cast<const std::uint8_t*>(record + layout.packed_offset());
   const std::int64_t chunks = count / kExpandChunk;
-  const auto expand = sizeof(T) == 2 ? expand16 : expand32;
-  expand(products.data(), packed, chunks, block / kExpandChunk, out);
-  for (std::int64_t i = chunks * kExpandChunk; i < count; ++i) {
-    const auto pair = static_cast<unsigned>(packed[i / 2]);
-    const std::int64_t code = i % 2 == 0 ? pair >> 4 : pair & 15U;
-    out[i] = products[static_cast<std::size_t>(i / block * kCodes + code)];
-  }
+  expand(sizeof(T), stores, products.data(), packed, chunks, block / kExpandChunk, out);
+  for (std::int64_t i = chunks * kExpandChunk; i < count; ++i)
+    out[i] = products[static_cast<std::size_t>(i / block * kCodes + packed_code(packed, i))];
 }
 
 }  // namespace
@@ -59,13 +58,16 @@ void dequantise(const RecordLayout& layout, RecordRun run, std::span<const std::
   SHARDTUNE_CHECK(std::ssize(records) == run.count * layout.bytes_per_record(), "{} bytes for {} records",
                   records.size(), run.count);
   if (simd::level() == simd::Level::kPlain) return reference::dequantise(layout, run, records, out);
+  const bool large = out.count * static_cast<std::int64_t>(dtype_bytes(out.dtype)) > kStreamBytes;
+  const Stores stores = large ? Stores::kPastTheCaches : Stores::kNormal;
   with_pointer(out, [&]<typename T>(T* to) {
     for_each_record(layout, run, records.data(), [&](const std::byte* record, std::int64_t first, std::int64_t count) {
-      if (layout.format().four_bit()) return dequantise_four_bit(layout, record, count, to + first);
+      if (layout.format().four_bit()) return dequantise_four_bit(layout, stores, record, count, to + first);
       simd::run<Row<T>>(reinterpret_cast<const std::int8_t*>(record + kHeaderBytes), count, read_header(record).absmax,
                         to + first);
     });
   });
+  if (large) finish_stores();
 }
 
 }  // namespace shardtune::quant

@@ -26,6 +26,7 @@ const char* block_table(const void* products, std::int64_t block, std::int64_t e
 
 /// A byte's high nibble and the byte itself become the two 16-bit indices of its elements. The permute takes five bits of an
 /// index, and the table stands in the register twice, so that a fifth bit does not matter.
+template <bool kStream>
 [[gnu::target("avx512f,avx512bw,avx512vl")]] void expand16_avx512(const void* products, const std::uint8_t* packed,
                                                                   std::int64_t chunks, std::int64_t chunks_per_block,
                                                                   std::uint16_t* out) {
@@ -37,13 +38,16 @@ const char* block_table(const void* products, std::int64_t block, std::int64_t e
       for (std::int64_t half = 0; half < 2; ++half) {
         const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(packed) + half));
         const __m512i index = _mm512_or_si512(_mm512_srli_epi32(bytes, 4), _mm512_slli_epi32(bytes, 16));
-        _mm512_storeu_si512(out + 32 * half, _mm512_permutexvar_epi16(index, table));
+        const __m512i values = _mm512_permutexvar_epi16(index, table);
+        if constexpr (kStream) _mm512_stream_si512(reinterpret_cast<__m512i*>(out + 32 * half), values);
+        else _mm512_storeu_si512(out + 32 * half, values);
       }
     }
   }
 }
 
 /// The same with 32-bit indices, of which the permute takes four bits.
+template <bool kStream>
 [[gnu::target("avx512f,avx512bw,avx512vl")]] void expand32_avx512(const void* products, const std::uint8_t* packed,
                                                                   std::int64_t chunks, std::int64_t chunks_per_block,
                                                                   float* out) {
@@ -55,13 +59,16 @@ const char* block_table(const void* products, std::int64_t block, std::int64_t e
         const __m512i bytes =
             _mm512_cvtepu8_epi64(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(packed + 8 * quarter)));
         const __m512i index = _mm512_or_si512(_mm512_srli_epi64(bytes, 4), _mm512_slli_epi64(bytes, 32));
-        _mm512_storeu_ps(out + 16 * quarter, _mm512_permutexvar_ps(index, table));
+        const __m512 values = _mm512_permutexvar_ps(index, table);
+        if constexpr (kStream) _mm512_stream_ps(out + 16 * quarter, values);
+        else _mm512_storeu_ps(out + 16 * quarter, values);
       }
     }
   }
 }
 
 /// The byte shuffle looks up 16 entries of one byte: once for the low bytes of the products, once for the high ones.
+template <bool kStream>
 [[gnu::target("avx2")]] void expand16_avx2(const void* products, const std::uint8_t* packed, std::int64_t chunks,
                                            std::int64_t chunks_per_block, std::uint16_t* out) {
   const __m128i low_byte = _mm_set1_epi16(0xFF);
@@ -82,14 +89,21 @@ const char* block_table(const void* products, std::int64_t block, std::int64_t e
         const __m256i low = _mm256_shuffle_epi8(low_bytes, index), high = _mm256_shuffle_epi8(high_bytes, index);
         const __m256i a = _mm256_unpacklo_epi8(low, high), b = _mm256_unpackhi_epi8(low, high);
         auto* to = reinterpret_cast<__m256i*>(out + 32 * half);
-        _mm256_storeu_si256(to, _mm256_permute2x128_si256(a, b, 0x20));
-        _mm256_storeu_si256(to + 1, _mm256_permute2x128_si256(a, b, 0x31));
+        const __m256i first = _mm256_permute2x128_si256(a, b, 0x20), second = _mm256_permute2x128_si256(a, b, 0x31);
+        if constexpr (kStream) {
+          _mm256_stream_si256(to, first);
+          _mm256_stream_si256(to + 1, second);
+        } else {
+          _mm256_storeu_si256(to, first);
+          _mm256_storeu_si256(to + 1, second);
+        }
       }
     }
   }
 }
 
 /// The permute looks up 8 entries: both halves of the table, and the code's highest bit chooses.
+template <bool kStream>
 [[gnu::target("avx2")]] void expand32_avx2(const void* products, const std::uint8_t* packed, std::int64_t chunks,
                                            std::int64_t chunks_per_block, float* out) {
   const __m256i shifts = _mm256_set_epi32(24, 28, 16, 20, 8, 12, 0, 4);  // element 0 is the first byte's high nibble
@@ -103,35 +117,53 @@ const char* block_table(const void* products, std::int64_t block, std::int64_t e
         std::memcpy(&bytes, packed + 4 * eighth, sizeof bytes);
         const __m256i index = _mm256_srlv_epi32(_mm256_set1_epi32(bytes), shifts);
         const __m256 choice = _mm256_castsi256_ps(_mm256_slli_epi32(index, 28));
-        _mm256_storeu_ps(out + 8 * eighth, _mm256_blendv_ps(_mm256_permutevar8x32_ps(front, index),
-                                                            _mm256_permutevar8x32_ps(back, index), choice));
+        const __m256 values =
+            _mm256_blendv_ps(_mm256_permutevar8x32_ps(front, index), _mm256_permutevar8x32_ps(back, index), choice);
+        if constexpr (kStream) _mm256_stream_ps(out + 8 * eighth, values);
+        else _mm256_storeu_ps(out + 8 * eighth, values);
       }
     }
   }
 }
 
+template <bool kStream>
+void expand16_by_level(const void* products, const std::uint8_t* packed, std::int64_t chunks,
+                       std::int64_t chunks_per_block, std::uint16_t* out) {
+  if (simd::level() == simd::Level::kAvx512) expand16_avx512<kStream>(products, packed, chunks, chunks_per_block, out);
+  else expand16_avx2<kStream>(products, packed, chunks, chunks_per_block, out);
+}
+
+template <bool kStream>
+void expand32_by_level(const void* products, const std::uint8_t* packed, std::int64_t chunks,
+                       std::int64_t chunks_per_block, float* out) {
+  if (simd::level() == simd::Level::kAvx512) expand32_avx512<kStream>(products, packed, chunks, chunks_per_block, out);
+  else expand32_avx2<kStream>(products, packed, chunks, chunks_per_block, out);
+}
+
 }  // namespace
 
-void expand16(const void* products, const void* packed, std::int64_t chunks, std::int64_t chunks_per_block, void* out) {
+void expand(std::size_t entry_bytes, Stores stores, const void* products, const void* packed, std::int64_t chunks,
+            std::int64_t chunks_per_block, void* out) {
   const auto* bytes = static_cast<const std::uint8_t*>(packed);
-  auto* to = static_cast<std::uint16_t*>(out);
-  if (simd::level() == simd::Level::kAvx512) expand16_avx512(products, bytes, chunks, chunks_per_block, to);
-  else expand16_avx2(products, bytes, chunks, chunks_per_block, to);
+  const bool aligned = reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
+  const bool stream = stores == Stores::kPastTheCaches && aligned;
+  if (entry_bytes == 2) {
+    auto* to = static_cast<std::uint16_t*>(out);
+    if (stream) expand16_by_level<true>(products, bytes, chunks, chunks_per_block, to);
+    else expand16_by_level<false>(products, bytes, chunks, chunks_per_block, to);
+  } else {
+    auto* to = static_cast<float*>(out);
+    if (stream) expand32_by_level<true>(products, bytes, chunks, chunks_per_block, to);
+    else expand32_by_level<false>(products, bytes, chunks, chunks_per_block, to);
+  }
 }
 
-void expand32(const void* products, const void* packed, std::int64_t chunks, std::int64_t chunks_per_block, void* out) {
-  const auto* bytes = static_cast<const std::uint8_t*>(packed);
-  auto* to = static_cast<float*>(out);
-  if (simd::level() == simd::Level::kAvx512) expand32_avx512(products, bytes, chunks, chunks_per_block, to);
-  else expand32_avx2(products, bytes, chunks, chunks_per_block, to);
-}
+void finish_stores() { _mm_sfence(); }
 #else
-void expand16(const void*, const void*, std::int64_t, std::int64_t, void*) {
+void expand(std::size_t, Stores, const void*, const void*, std::int64_t, std::int64_t, void*) {
   SHARDTUNE_CHECK(false, "there are no vector levels on this processor");
 }
-void expand32(const void*, const void*, std::int64_t, std::int64_t, void*) {
-  SHARDTUNE_CHECK(false, "there are no vector levels on this processor");
-}
+void finish_stores() {}
 #endif
 
 }  // namespace shardtune::quant

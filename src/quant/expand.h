@@ -1,4 +1,5 @@
 #pragma once
+#include <cstddef>
 #include <cstdint>
 
 namespace shardtune::quant {
@@ -8,9 +9,16 @@ constexpr std::int64_t kExpandChunk = 64;
 /// Entries of a block's table of products.
 constexpr std::int64_t kCodes = 16;
 
-/// out[i] = products[block of i][code of i], entries of 2 or 4 bytes: what dequantising comes to once the products
+/// Where results go. Past the caches: a line that is overwritten as a whole is not read first, which is worth a third of the
+/// traffic once the results outgrow the caches anyway. Needs `out` at a multiple of 64 bytes, else it is as kNormal.
+enum class Stores { kNormal, kPastTheCaches };
+
+/// out[i] = products[block of i][code of i], entries of `entry_bytes` (2 or 4): what dequantising comes to once the products
 /// table[code] * absmax of a block are made, because there are 16 of them for 64 elements or more. For vector levels only.
-void expand16(const void* products, const void* packed, std::int64_t chunks, std::int64_t chunks_per_block, void* out);
-void expand32(const void* products, const void* packed, std::int64_t chunks, std::int64_t chunks_per_block, void* out);
+void expand(std::size_t entry_bytes, Stores stores, const void* products, const void* packed, std::int64_t chunks,
+            std::int64_t chunks_per_block, void* out);
+
+/// After stores past the caches, before another thread is told that the results are there.
+void finish_stores();
 
 }  // namespace shardtune::quant

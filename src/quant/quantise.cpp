@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "absmax.h"
 #include "record_access.h"
@@ -16,9 +17,6 @@ namespace shardtune::quant {
 namespace {
 
 constexpr std::int64_t kChunk = 64;
-using Floats = float __attribute__((vector_size(64)));
-using Ints = std::int32_t __attribute__((vector_size(64)));
-constexpr std::int64_t kLanes = 16;
 
 /// Two codes by two places: packed places become packed codes.
 using PairMap = std::array<std::uint8_t, 256>;
@@ -30,18 +28,17 @@ PairMap pair_map_of(const FourBitTable& table) {
   return map;
 }
 
+/// How many midpoints lie below the value. Written out, because a loop in the loop over values would not vectorise.
+template <std::size_t... kPlace>
+[[gnu::always_inline]] inline std::int32_t place_of(float value, const float* midpoints,
+                                                    std::index_sequence<kPlace...>) {
+  return ((value > midpoints[kPlace] ? 1 : 0) + ...);
+}
+
 /// The places of 64 scaled values among the midpoints, two to a byte.
 [[gnu::always_inline]] inline void pack_places(const float* midpoints, const float* scaled, std::uint8_t* packed) {
   alignas(64) std::array<std::int32_t, kChunk> places;
-  for (std::int64_t i = 0; i < kChunk; i += kLanes) {
-    Floats value;
-    std::memcpy(&value, scaled + i, sizeof value);
-    Ints place{};
-    // A lane of a comparison is 0 or -1.
-#pragma GCC unroll 15
-    for (int m = 0; m < 15; ++m) place -= value > midpoints[m];
-    std::memcpy(places.data() + i, &place, sizeof place);
-  }
+  for (std::size_t i = 0; i < kChunk; ++i) places[i] = place_of(scaled[i], midpoints, std::make_index_sequence<15>());
   for (std::size_t i = 0; i < kChunk / 2; ++i)
     packed[i] = static_cast<std::uint8_t>(places[2 * i] << 4 | places[2 * i + 1]);
 }

@@ -39,12 +39,9 @@ void dequantise_four_bit(const RecordLayout& layout, const std::byte* record, st
   const std::int64_t block = layout.format().block_size;
   std::array<float, kRecordElements / 64> absmax{};
   read_scales(layout, record, (count + block - 1) / block, absmax.data());
-  const std::byte* packed = record + layout.packed_offset();
-  for (std::int64_t i = 0; i < count; ++i) {
-    const auto pair = static_cast<unsigned>(packed[i / 2]);
-    const unsigned code = i % 2 == 0 ? pair >> 4 : pair & 15U;
-    out[i] = narrowed<T>(table.values[code] * absmax[static_cast<std::size_t>(i / block)]);
-  }
+  const auto* packed = reinterpret_cast<const std::uint8_t*>(record + layout.packed_offset());
+  for (std::int64_t i = 0; i < count; ++i)
+    out[i] = narrowed<T>(table.values[packed_code(packed, i)] * absmax[static_cast<std::size_t>(i / block)]);
 }
 
 }  // namespace

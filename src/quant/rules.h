@@ -29,6 +29,12 @@ SHARDTUNE_QUANT_BOTH unsigned code_of(float scaled, const FourBitTable& table) {
   return table.code_at[place];
 }
 
+/// The code of a record's element.
+SHARDTUNE_QUANT_BOTH unsigned packed_code(const std::uint8_t* packed, std::int64_t element) {
+  const unsigned pair = packed[element / 2];
+  return element % 2 == 0 ? pair >> 4 : pair & 15U;
+}
+
 /// The absmax that double quantisation stands for.
 SHARDTUNE_QUANT_BOTH float nested_scale(float code_value, float nested_absmax, float offset) {
   return code_value * nested_absmax + offset;

@@ -121,6 +121,29 @@ TEST(Twins, RunsOfRecordsGiveTheBytesOfOneRun) {
   }
 }
 
+/// Dequantised at once into memory that begins `shift` bytes behind a multiple of 64.
+std::vector<std::byte> at_once(const RecordLayout& layout, const std::vector<std::byte>& records, std::size_t shift) {
+  const auto bytes = static_cast<std::size_t>(2 * layout.elements());
+  std::vector<std::byte> room(bytes + 128);
+  const std::size_t begin = (64 - reinterpret_cast<std::uintptr_t>(room.data()) % 64) + shift;
+  dequantise(layout, records, {room.data() + begin, Dtype::kBF16, layout.elements()});
+  return {room.begin() + static_cast<std::ptrdiff_t>(begin), room.begin() + static_cast<std::ptrdiff_t>(begin + bytes)};
+}
+
+// Results above 16 MiB are stored past the caches, if they lie at a multiple of 64 bytes.
+TEST(Twins, LargeResults) {
+  const RecordLayout layout({}, 8209, 1031);
+  const auto values = testing::wild_values(Dtype::kBF16, layout.elements(), 1);
+  const auto records = testing::quantised(layout, {values.data(), Dtype::kBF16, layout.elements()}, 1e36F);
+  const AtLevel plain(simd::Level::kPlain);
+  const auto expected = at_once(layout, records, 0);
+  for (const auto level : testing::levels()) {
+    const AtLevel at(level);
+    EXPECT_TRUE(at_once(layout, records, 0) == expected);
+    EXPECT_TRUE(at_once(layout, records, 2) == expected);
+  }
+}
+
 TEST(Twins, RowsByRuns) {
   const RecordLayout layout(kInt8Format, 37, 54);
   const auto bytes = testing::wild_values(Dtype::kF32, layout.elements(), 3);
