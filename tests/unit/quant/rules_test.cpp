@@ -172,6 +172,19 @@ TEST(Rules, AZeroBlockOfStatesIsByteZero) {
   }
 }
 
+// 1 / absmax is infinite then, and bitsandbytes' kernel keeps the signs alone.
+TEST(Rules, StatesSoSmallThatTheirInverseIsInfinite) {
+  const std::vector<float> values{1e-40F, 3e-41F, 0.0F, -1e-42F, -9e-41F};
+  std::vector<float> absmax(1);
+  std::vector<std::uint8_t> codes(5);
+  for (const auto level : testing::levels()) {
+    const AtLevel at(level);
+    quantise_blockwise(StateCode::kSigned, values, absmax, codes);
+    EXPECT_EQ(codes, (std::vector<std::uint8_t>{255, 255, 0, 0, 0}));
+    EXPECT_EQ(absmax[0], 1e-40F);
+  }
+}
+
 TEST(Rules, SizesAreChecked) {
   const RecordLayout layout({}, 3, 5), rows(kInt8Format, 3, 5);
   std::vector<float> values(15), absmax(1);

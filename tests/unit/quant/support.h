@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "quant/element_types.h"
 #include "shardtune/core/simd_level.h"
 #include "shardtune/io/safetensors.h"
 #include "shardtune/quant/elements.h"
@@ -131,6 +132,18 @@ inline std::vector<std::byte> wild_values(Dtype dtype, std::int64_t count, unsig
     std::memcpy(bytes.data() + i * size, &bits, size);
   }
   return bytes;
+}
+
+/// Ordinary bf16 values, and no two blocks alike: the range grows along the matrix and varies from block to block.
+inline std::vector<std::byte> ordinary_values(std::int64_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<Bf16> values;
+  values.reserve(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto range = static_cast<float>(i) / static_cast<float>(count) + 0.1F * static_cast<float>(i / 64 * 37 % 23);
+    values.push_back(narrowed<Bf16>((static_cast<float>(random() % 20001U) / 10000.0F - 1.0F) * range));
+  }
+  return bytes_of(values);
 }
 
 }  // namespace shardtune::quant::testing

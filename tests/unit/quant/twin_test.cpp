@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "quant/reference.h"
+#include "shardtune/quant/arrays.h"
 #include "shardtune/quant/dequantise.h"
 #include "support.h"
 
@@ -116,8 +117,8 @@ TEST(Twins, RunsOfRecordsGiveTheBytesOfOneRun) {
   for (const auto& [block, rows] : {std::pair<std::int64_t, std::int64_t>{64, 509}, {256, 1001}, {4096, 14'001}}) {
     // 96 columns: with blocks of 4096 the 83 records are under two nested absmax.
     const RecordLayout layout({Kind::kNf4, true, block}, rows, 96);
-    const auto bytes = testing::wild_values(Dtype::kBF16, layout.elements(), 7);
-    for (const std::int64_t step : {1, 2, 5}) expect_runs_agree(layout, bytes, 2.5e37F, step);
+    const auto bytes = testing::ordinary_values(layout.elements(), 7);
+    for (const std::int64_t step : {1, 2, 5}) expect_runs_agree(layout, bytes, 1.5F, step);
   }
 }
 
@@ -142,6 +143,24 @@ TEST(Twins, LargeResults) {
     EXPECT_TRUE(at_once(layout, records, 0) == expected);
     EXPECT_TRUE(at_once(layout, records, 2) == expected);
   }
+}
+
+// With blocks of 4096 a nested absmax stands over 64 records.
+TEST(Twins, NestedBlocksSpanRecords) {
+  const RecordLayout layout({Kind::kNf4, true, 4096}, 14'001, 96);
+  const auto bytes = testing::ordinary_values(layout.elements(), 7);
+  const ConstElements values{bytes.data(), Dtype::kBF16, layout.elements()};
+  auto shifted = testing::absmax_of(layout, values);
+  const float offset = 1.5F;
+  for (float& absmax : shifted) absmax -= offset;
+  std::vector<float> nested_absmax(2);
+  std::vector<std::uint8_t> codes(shifted.size());
+  reference::quantise_blockwise(StateCode::kSigned, shifted, nested_absmax, codes);
+  const FourBitArrays made = arrays_from_records(layout, testing::quantised(layout, values, offset));
+  EXPECT_EQ(made.absmax_codes, codes);
+  EXPECT_EQ(made.nested_absmax, nested_absmax);
+  EXPECT_NE(nested_absmax[0], nested_absmax[1]);
+  EXPECT_EQ(layout.num_records(), 83);
 }
 
 TEST(Twins, RowsByRuns) {
