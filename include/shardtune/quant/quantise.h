@@ -24,8 +24,8 @@ void quantise_codes(const RecordLayout& layout, RecordRun run, const ConstElemen
 void write_scales(const RecordLayout& layout, RecordRun run, std::span<const float> absmax, float offset,
                   std::span<std::byte> records);
 
-/// int8: rows [run.first, run.first + run.count) as round_half_even(value * ((1 / absmax) * 127)) in fp32. A row of zeros, and one
-/// so small that this factor is not finite, is coded as zeros.
+/// int8: rows [run.first, run.first + run.count) as round_half_even(value * ((1 / absmax) * 127)) in fp32. A row of zeros,
+/// and one so small that this factor is not finite, is coded as zeros.
 void quantise_rows(const RecordLayout& layout, RecordRun run, const ConstElements& values,
                    std::span<std::byte> records);
 

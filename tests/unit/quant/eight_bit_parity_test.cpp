@@ -89,7 +89,7 @@ TEST(BlockwiseParity, BytesAndValues) {
   }
 }
 
-// After the first step the moments are known from the gradient alone, up to the one rounding order that gives the peer's absmax.
+// After the first step the moments are known from the gradient alone; in this order of products their absmax are the peer's.
 TEST(BlockwiseParity, OptimizerStatesAfterTheFirstStep) {
   const Reference adamw("adamw_8bit");
   for (const auto& [tensor, gradient] : {std::pair{"0_64x128", "grad.0.1"}, std::pair{"1_100x77", "grad.1.1"}}) {

@@ -73,7 +73,7 @@ TEST(Twins, Blockwise) {
     for (const std::int64_t count : {0, 1, 255, 256, 257, 100'003}) {
       const auto bytes = testing::wild_values(Dtype::kF32, count, static_cast<unsigned>(count));
       std::vector<float> values(static_cast<std::size_t>(count));
-      std::memcpy(values.data(), bytes.data(), bytes.size());
+      if (count > 0) std::memcpy(values.data(), bytes.data(), bytes.size());
       const auto blocks = static_cast<std::size_t>((count + kStateBlock - 1) / kStateBlock);
       std::vector<float> absmax(blocks), again(values.size()), plain_absmax(blocks), plain_again(values.size());
       std::vector<std::uint8_t> codes(values.size()), plain_codes(values.size());
