@@ -24,7 +24,7 @@ void check_sizes(std::size_t values, std::size_t codes, std::size_t absmax) {
 }  // namespace
 
 void dequantise(const RecordLayout& layout, RecordRun run, std::span<const std::byte> records, const Elements& out,
-                cudaStream_t stream) {
+                CUstream_st* stream) {
   SHARDTUNE_CHECK(out.count == layout.elements_in(run), "room for {} of {} elements", out.count,
                   layout.elements_in(run));
   SHARDTUNE_CHECK(std::ssize(records) == run.count * layout.bytes_per_record() && run.count <= kMaxRecords,
@@ -48,7 +48,7 @@ void dequantise(const RecordLayout& layout, RecordRun run, std::span<const std::
 }
 
 void quantise_blockwise(StateCode code, std::span<const float> values, std::span<float> absmax,
-                        std::span<std::uint8_t> codes, cudaStream_t stream) {
+                        std::span<std::uint8_t> codes, CUstream_st* stream) {
   check_sizes(values.size(), codes.size(), absmax.size());
   if (values.empty()) return;
   check(launch_quantise_states(eight_bit_table(code), values.data(), std::ssize(values), absmax.data(), codes.data(),
@@ -57,7 +57,7 @@ void quantise_blockwise(StateCode code, std::span<const float> values, std::span
 }
 
 void dequantise_blockwise(StateCode code, std::span<const std::uint8_t> codes, std::span<const float> absmax,
-                          std::span<float> values, cudaStream_t stream) {
+                          std::span<float> values, CUstream_st* stream) {
   check_sizes(values.size(), codes.size(), absmax.size());
   if (values.empty()) return;
   check(launch_dequantise_states(eight_bit_table(code), codes.data(), absmax.data(), std::ssize(values), values.data(),
