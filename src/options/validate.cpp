@@ -58,6 +58,12 @@ void check_quantisation(const Winners& winners, const RunOptions& options) {
     fail(ErrorClass::kUsage,
          "options use_4bit_quantization ({}) and use_8bit_quantization ({}) contradict each other; remove one",
          place("use_4bit_quantization"), place("use_8bit_quantization"));
+  if (!options.quant.quantised_cache.empty() && !options.quant.use_4bit_quantization &&
+      !options.quant.use_8bit_quantization)
+    fail(ErrorClass::kUsage,
+         "{}: option quantised_cache = {} does nothing while the base is not quantised; give use_4bit_quantization or "
+         "use_8bit_quantization, or remove quantised_cache",
+         place("quantised_cache"), options.quant.quantised_cache);
   for (const auto& [name, on] : {std::pair("use_4bit_quantization", options.quant.use_4bit_quantization),
                                  std::pair("use_8bit_quantization", options.quant.use_8bit_quantization)})
     if (on && !options.adapter.use_peft_lora)

@@ -97,6 +97,7 @@ void print_banner(const Run& run, const options::ParseResult& parsed) {
     text += fmt::format(
         "notice: {} tensors of the model's files are not in model.safetensors.index.json and are left out: {}\n",
         run.unlisted_tensors.size(), fmt::join(run.unlisted_tensors, " "));
+  text += run.cache_note;
   text += describe_activations(run);
   text += describe_trained(run);
   text += describe_rows(run);

@@ -70,6 +70,9 @@ std::optional<quant::Format> choose_base_format(const Run& run, const std::set<s
                                   .bnb_4bit_quant_type = stored.type,
                                   .use_nested_quant = stored.nested};
   const quant::Format format = *quant::format_of(files);
+  if (!wish.quantised_cache.empty())
+    fail(ErrorClass::kUsage,
+         "--quantised_cache: the model's files are quantised already, there is nothing to keep; leave the option out");
   const bool asks =
       std::ranges::any_of(std::initializer_list<const char*>{"use_4bit_quantization", "use_8bit_quantization"},
                           [&](const char* name) { return explicitly_set.contains(name); });

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "load_quantised.h"
+#include "quantised_cache.h"
 #include "shardtune/adapters/peft_folder.h"
 #include "shardtune/comm/agree.h"
 #include "shardtune/core/philox.h"
@@ -52,7 +53,8 @@ Sources open_sources(Run& run) {
   return sources;
 }
 
-void load_unit(Run& run, const Sources& sources, std::size_t unit, QuantisedUnit& quantised) {
+/// `cached`: the frozen bytes of units with quantised weights are there already.
+void load_unit(Run& run, const Sources& sources, std::size_t unit, QuantisedUnit& quantised, bool cached) {
   const auto load = [&](std::size_t slot, std::int64_t begin, std::int64_t end, const at::Tensor& part) {
     const model::Parameter& parameter = run.shards->spec(unit).parameters[slot];
     if (parameter.packed_bytes > 0) quantised.read(sources.base, slot, begin, end, part);
@@ -63,8 +65,25 @@ void load_unit(Run& run, const Sources& sources, std::size_t unit, QuantisedUnit
       fill_uniform(part, begin, parameter.name, run.options.data.seed,
                    1.0 / std::sqrt(static_cast<double>(parameter.shape[1])));
   };
-  run.shards->frozen(unit).for_each_range(load);
+  fsdp::FlatShard& frozen = run.shards->frozen(unit);
+  if (!(cached && frozen.local().scalar_type() == at::kByte)) frozen.for_each_range(load);
   run.shards->trained(unit).for_each_range(load);
+}
+
+/// Ranks that quantise wait for each other at every unit, so a failure is agreed there.
+void load_quantised(Run& run, const Sources& sources) {
+  std::optional<QuantisedCache> cache;
+  if (!run.options.quant.quantised_cache.empty()) cache.emplace(run, sources.base);
+  const bool cached = cache && cache->read();
+  for (std::size_t unit = 0; unit < run.shards->units(); ++unit) {
+    QuantisedUnit quantised(run, unit);
+    comm::agree(*run.communicator, [&] { load_unit(run, sources, unit, quantised, cached); });
+    if (!cached) quantised.finish();
+  }
+  if (!cache) return;
+  if (!cached) cache->write();
+  run.cache_note = cache->problem().empty() ? "" : fmt::format("warning: quantised cache not used: {}\n", cache->problem());
+  run.cache_note += fmt::format("quantised weights {} {}\n", cached ? "read from" : "kept in", cache->folder().string());
 }
 
 }  // namespace
@@ -72,20 +91,13 @@ void load_unit(Run& run, const Sources& sources, std::size_t unit, QuantisedUnit
 void load_weights(Run& run) {
   std::optional<Sources> sources;
   comm::agree(*run.communicator, [&] { sources.emplace(open_sources(run)); });
-  const bool quantises = run.lora && run.lora->base_format;
-  // Ranks that quantise wait for each other at every unit, so a failure is agreed there.
-  if (!quantises)
-    return comm::agree(*run.communicator, [&] {
-      for (std::size_t unit = 0; unit < run.shards->units(); ++unit) {
-        QuantisedUnit none(run, unit);
-        load_unit(run, *sources, unit, none);
-      }
-    });
-  for (std::size_t unit = 0; unit < run.shards->units(); ++unit) {
-    QuantisedUnit quantised(run, unit);
-    comm::agree(*run.communicator, [&] { load_unit(run, *sources, unit, quantised); });
-    quantised.finish();
-  }
+  if (run.lora && run.lora->base_format) return load_quantised(run, *sources);
+  comm::agree(*run.communicator, [&] {
+    for (std::size_t unit = 0; unit < run.shards->units(); ++unit) {
+      QuantisedUnit none(run, unit);
+      load_unit(run, *sources, unit, none, /*cached=*/false);
+    }
+  });
 }
 
 }  // namespace shardtune::train

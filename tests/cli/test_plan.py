@@ -5,9 +5,10 @@ import os
 import re
 import subprocess
 import sys
+import unittest
 from pathlib import Path
 
-from support import BINARY, CASES, CliTest, environment, main, options, read_lines, run
+from support import BINARY, CASES, SANITIZER, CliTest, environment, main, options, read_lines, run
 
 ROOT = Path(__file__).resolve().parents[2]
 LENGTH = 96
@@ -17,7 +18,7 @@ PURPOSES_AT_LEAST = 4096  # bytes; what is smaller is compared with this much ro
 
 def plan(arguments):
     return subprocess.run([BINARY, "plan"] + arguments, env=environment(), check=False, capture_output=True, text=True,
-                          timeout=60, stdin=subprocess.DEVNULL)
+                          timeout=480 if SANITIZER else 60, stdin=subprocess.DEVNULL)
 
 
 class Plan(CliTest):
@@ -339,6 +340,7 @@ class RunThatDoesNotFit(CliTest):
             message = self.check_failed_cleanly(done, 2, "usage", ["does not fit", "GiB at most", f"the {ranks} rank", "--ignore_plan"])
             self.check_nothing_written(out, ("usage", message))
 
+    @unittest.skipIf(SANITIZER, "the sanitizer reserves more addresses than the limit leaves")
     def test_ignored_plan(self):
         # The memory is not there all the same; the limit on addresses keeps the machine out of it.
         done = run(1, options(self.job(), output_dir=self.scratch / "out", ignore_plan=True), before="ulimit -v 16000000")

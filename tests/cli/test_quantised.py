@@ -45,6 +45,87 @@ class Runs(CliTest):
         self.assertEqual(len({tuple(curve) for curve in found.values()}), len(found))
 
 
+class Cache(CliTest):
+    """--quantised_cache: whatever it holds, the run is that of a start without it."""
+
+    BASE = lora_options(**NF4, num_train_epochs=None, max_steps=2, share_base_on_node="false")
+
+    def setUp(self):
+        super().setUp()
+        self.plain = self.scratch / "plain"
+        self.check_succeeded(run(2, options(self.BASE, output_dir=self.plain)))
+        self.cache = self.scratch / "cache"
+        self.start("kept in")
+
+    def start(self, *words, ranks=2, **changes):
+        output = self.scratch / "out"
+        done = run(ranks, options(self.BASE, quantised_cache=self.cache, output_dir=output, overwrite_output_dir=True, **changes))
+        self.check_succeeded(done)
+        for word in words:
+            self.assertIn(word, done.out)
+        if not changes and ranks == 2:
+            self.assertEqual(losses(output), losses(self.plain))
+        return done.out
+
+    def folder(self):
+        folders = list(self.cache.iterdir())
+        self.assertEqual(len(folders), 1, folders)
+        return folders[0]
+
+    def test_next_start_on_any_number_of_ranks(self):
+        shards = {path.name: path.read_bytes() for path in self.folder().iterdir()}
+        for ranks in (2, 1, 3, 4):
+            self.assertNotIn("warning", self.start("quantised weights read from", ranks=ranks))
+        self.start("quantised weights read from", share_base_on_node="true")
+        self.assertEqual({path.name: path.read_bytes() for path in self.folder().iterdir()}, shards)
+
+    def test_another_format_and_dtype(self):
+        self.start("quantised weights kept in", use_nested_quant=None)
+        self.assertEqual(len(list(self.cache.iterdir())), 2)
+        self.start("warning: quantised cache not used", "made from other files or with other options", "kept in", dtype="bfloat16")
+
+    def test_damaged(self):
+        part = sorted(self.folder().glob("part-*.h5"))[1]
+        content = bytearray(part.read_bytes())
+        content[len(content) // 2] ^= 1
+        part.write_bytes(content)
+        self.start("warning: quantised cache not used: ", "is damaged in its MiB 0", "quantised weights kept in")
+        self.assertNotIn("warning", self.start("quantised weights read from"))
+
+    def test_missing_and_short_files(self):
+        parts = sorted(self.folder().glob("part-*.h5"))
+        parts[0].unlink()
+        self.start("warning: quantised cache not used", "part-00000.h5", "kept in")
+        parts[1].write_bytes(parts[1].read_bytes()[:3000])
+        self.start("warning: quantised cache not used", "part-00001.h5", "kept in")
+        (self.folder() / "manifest.json").write_text("{}")
+        self.start("warning: quantised cache not used", "kept in")
+        self.assertNotIn("warning", self.start("quantised weights read from"))
+
+    def test_model_that_has_changed(self):
+        model = self.model_copy()
+        self.start("kept in", model_name_or_path=model)
+        self.start("read from", model_name_or_path=model)
+
+        def twice(name, entry, data):
+            if name != "model.layers.1.mlp.up_proj.weight":
+                return data
+            return b"".join(struct.pack("<f", 2 * value) for value, in struct.iter_unpack("<f", data))
+
+        for path in model.glob("*.safetensors"):
+            rewrite_tensors(path, twice)
+        self.start("warning: quantised cache not used", "made from other files", "kept in", model_name_or_path=model)
+        stale = losses(self.scratch / "out")
+        fresh = self.scratch / "fresh"
+        self.check_succeeded(run(2, options({**self.BASE, "model_name_or_path": model}, output_dir=fresh)))
+        self.assertEqual(stale, losses(fresh))
+
+    def test_refused(self):
+        self.check_refused(lora_options(quantised_cache=self.cache), "usage", "does nothing while the base is not quantised", code=2, ranks=(2,),
+                           recorded=False)
+        self.check_refused(lora_options(**NF4, quantised_cache="/proc/nowhere"), "bad_storage", "/proc/nowhere", ranks=(2,))
+
+
 class Refused(CliTest):
     def test_both_widths(self):
         self.check_refused(lora_options(use_4bit_quantization=True, use_8bit_quantization=True), "usage", "contradict each other; remove one",

@@ -16,6 +16,7 @@ struct QuantOptions {
   std::int64_t bnb_4bit_blocksize = 64;  ///< elements with one scale
   std::string bnb_4bit_compute_dtype = "auto";  ///< auto | float32 | bfloat16 | float16
   std::string bnb_4bit_quant_storage_dtype = "uint8";  ///< without effect here
+  std::string quantised_cache{};  ///< folder, "" for none
 };
 
 /// What the options ask for; nothing for a base that is not quantised. Not both widths: the options' check refuses that.
