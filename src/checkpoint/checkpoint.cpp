@@ -66,7 +66,22 @@ std::vector<at::Tensor> read_rank_file(const std::filesystem::path& folder, cons
   return roles;
 }
 
+Manifest open_checkpoint(const std::filesystem::path& folder, const RunState& expected, fsdp::ShardedModel& shards,
+                         int ranks) {
+  if (!std::filesystem::is_directory(folder)) bad_checkpoint(folder, "no such folder");
+  if (!std::filesystem::exists(folder / kManifest))
+    bad_checkpoint(folder, "holds no manifest.json: not a complete checkpoint");
+  return read_manifest(folder, expected, shards, ranks);
+}
+
 }  // namespace
+
+RunState check(const std::filesystem::path& folder, const RunState& expected, fsdp::ShardedModel& shards,
+               comm::Communicator& communicator) {
+  RunState state;
+  comm::agree(communicator, [&] { state = open_checkpoint(folder, expected, shards, communicator.size()).state; });
+  return state;
+}
 
 std::filesystem::path save(const std::filesystem::path& output_dir, const RunState& state, fsdp::ShardedModel& shards,
                            optim::AdamW& optimizer, comm::Communicator& communicator) {
@@ -91,10 +106,7 @@ RunState load(const std::filesystem::path& folder, const RunState& expected, fsd
   Manifest manifest;
   std::vector<at::Tensor> roles;
   comm::agree(communicator, [&] {
-    if (!std::filesystem::is_directory(folder)) bad_checkpoint(folder, "no such folder");
-    if (!std::filesystem::exists(folder / kManifest))
-      bad_checkpoint(folder, "holds no manifest.json: not a complete checkpoint");
-    manifest = read_manifest(folder, expected, shards, communicator.size());
+    manifest = open_checkpoint(folder, expected, shards, communicator.size());
     roles = read_rank_file(folder, manifest, shards, communicator.rank());
   });
   for (std::size_t role = 0; role < kRoles.size(); ++role) unpack(roles[role], role, shards, optimizer);

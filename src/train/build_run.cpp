@@ -109,8 +109,8 @@ std::int64_t total_step_count(const TrainOptions& options, std::int64_t steps_pe
 }
 
 std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communicator& communicator,
-                               const std::set<std::string>& explicitly_set,
-                               const std::optional<ShapesOnly>& shapes_only) {
+                               const std::set<std::string>& explicitly_set, const BuildRequest& request) {
+  const std::optional<ShapesOnly>& shapes_only = request.shapes_only;
   auto run = std::make_unique<Run>();
   run->shapes_only = shapes_only;
   run->options = options;
@@ -120,6 +120,7 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
     run->precision = choose_precision(options, run->config, ops::has_fp16() || plans_gpus(*run));
     if (run->precision.loss_scaling) run->scaler.emplace();
     make_model(*run, explicitly_set);
+    if (!shapes_only) check_weight_files(*run);
     if (shapes_only) run->train_rows = shapes_only->rows.empty() ? synthetic_rows(options) : shapes_only->rows;
     else read_data(*run);
     make_loaders(*run);
@@ -131,6 +132,7 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
   comm::agree(communicator, [&] {
     run->shards = std::make_unique<fsdp::ShardedModel>(run->model->units(), settings, *run->mesh, std::move(base));
   });
+  if (!shapes_only && request.before_weights) request.before_weights(*run);
   if (!shapes_only) load_weights(*run);
   run->shards->base_loaded();
   comm::agree(communicator, [&] { run->optimizer = std::make_unique<optim::AdamW>(options.optim, *run->shards); });

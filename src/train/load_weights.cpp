@@ -37,7 +37,7 @@ struct Sources {
   std::optional<io::SafetensorsFolder> adapter;
 };
 
-Sources open_sources(Run& run) {
+Sources open_sources(const Run& run) {
   Sources sources{io::SafetensorsFolder(run.options.model.model_name_or_path), std::nullopt};
   model::CheckPacked check_packed;
   if (run.config.quantisation)
@@ -45,7 +45,6 @@ Sources open_sources(Run& run) {
       check_stored(sources.base, parameter, *run.lora->base_format, known);
     };
   model::check_weights(sources.base, run.model->units(), run.config.tied_embeddings, check_packed);
-  run.unlisted_tensors = sources.base.unlisted();
   if (run.lora && !run.options.adapter.adapter_name_or_path.empty()) {
     sources.adapter.emplace(run.options.adapter.adapter_name_or_path, "adapter_model");
     adapters::check_adapter_weights(*sources.adapter, run.model->units());
@@ -82,15 +81,20 @@ void load_quantised(Run& run, const Sources& sources) {
   }
   if (!cache) return;
   if (!cached) cache->write();
-  run.cache_note = cache->problem().empty() ? "" : fmt::format("warning: quantised cache not used: {}\n", cache->problem());
-  run.cache_note += fmt::format("quantised weights {} {}\n", cached ? "read from" : "kept in", cache->folder().string());
+  run.cache_note =
+      cache->problem().empty() ? "" : fmt::format("warning: quantised cache not used: {}\n", cache->problem());
+  run.cache_note +=
+      fmt::format("quantised weights {} {}\n", cached ? "read from" : "kept in", cache->folder().string());
 }
 
 }  // namespace
 
+void check_weight_files(const Run& run) { open_sources(run); }
+
 void load_weights(Run& run) {
   std::optional<Sources> sources;
   comm::agree(*run.communicator, [&] { sources.emplace(open_sources(run)); });
+  run.unlisted_tensors = sources->base.unlisted();
   if (run.lora && run.lora->base_format) return load_quantised(run, *sources);
   comm::agree(*run.communicator, [&] {
     for (std::size_t unit = 0; unit < run.shards->units(); ++unit) {

@@ -11,6 +11,7 @@
 #include "ledger_report.h"
 #include "output_folder.h"
 #include "progress.h"
+#include "resume.h"
 #include "same_everywhere.h"
 #include "shardtune/checkpoint/checkpoint.h"
 #include "shardtune/comm/agree.h"
@@ -36,18 +37,11 @@ class Trainer {
     if (communicator_.rank() == 0) writer_.emplace(options_.output_dir);
   }
 
-  /// `replaces`: the output folder holds another run, which goes when this one stands.
-  void resume(const std::filesystem::path& folder, bool replaces) {
+  /// Goes on from a checkpoint that check_resume() has let pass.
+  void resume(const std::filesystem::path& folder) {
     state_ = checkpoint::load(folder, state_, *run_.shards, *run_.optimizer, communicator_);
-    check_position(folder);
     if (run_.scaler) run_.scaler.emplace(state_.loss_scale, state_.good_steps);
-    refuse_newer_checkpoints(folder, replaces);
     say(fmt::format("resumed from {} at step {}", folder.string(), state_.step));
-    if (state_.step >= run_.total_steps)
-      throw comm::AgreedError(ErrorClass::kUsage,
-                              fmt::format("{} is at step {}, the run ends at step {}: nothing is left to train; raise "
-                                          "--num_train_epochs or --max_steps to go on",
-                                          folder.string(), state_.step, run_.total_steps));
   }
 
   void run() {
@@ -78,30 +72,6 @@ class Trainer {
   double epoch() const {
     return static_cast<double>(state_.position.epoch) +
            static_cast<double>(state_.position.step_in_epoch) / static_cast<double>(run_.steps_per_epoch);
-  }
-
-  /// The position must be the one that the step number means; every rank read the same manifest.
-  void check_position(const std::filesystem::path& folder) const {
-    const data::LoaderPosition& at = state_.position;
-    const std::int64_t per_epoch = run_.steps_per_epoch;
-    if (state_.step < 0 || at.epoch != state_.step / per_epoch || at.step_in_epoch != state_.step % per_epoch)
-      throw comm::AgreedError(
-          ErrorClass::kBadCheckpoint,
-          fmt::format(
-              "{}: manifest.json: epoch {} and step_in_epoch {} do not belong to step {} with {} steps per epoch",
-              folder.string(), at.epoch, at.step_in_epoch, state_.step, per_epoch));
-  }
-
-  /// Going on from an older checkpoint would meet the newer ones when it saves.
-  void refuse_newer_checkpoints(const std::filesystem::path& folder, bool replaces) {
-    comm::agree_on_root(communicator_, [&] {
-      if (replaces) return;
-      const auto newest = checkpoint::newest(options_.output_dir);
-      if (newest && checkpoint::step_of(*newest) > state_.step)
-        fail(ErrorClass::kBadCheckpoint,
-             "{} is at step {}, but --output_dir holds the newer {}; resume from that, or move it away",
-             folder.string(), state_.step, newest->filename().string());
-    });
   }
 
   double seconds_left() const {
@@ -241,10 +211,13 @@ class Trainer {
 void run_in_prepared_folder(const options::ParseResult& parsed, comm::Communicator& communicator, bool& replaces) {
   std::filesystem::path resume;
   comm::agree(communicator, [&] { resume = resolve_resume(parsed.options); });
-  const std::unique_ptr<Run> run = build_run(parsed.options, communicator, options::given_names(parsed.effective));
+  const std::unique_ptr<Run> run = build_run(parsed.options, communicator, options::given_names(parsed.effective),
+                                             {.before_weights = [&](Run& built) {
+                                               if (!resume.empty()) check_resume(built, resume, replaces);
+                                             }});
   Trainer trainer(*run, parsed);
   comm::agree_on_root(communicator, [&] { print_banner(*run, parsed); });
-  if (!resume.empty()) trainer.resume(resume, replaces);
+  if (!resume.empty()) trainer.resume(resume);
   comm::agree_on_root(communicator, [&] {
     if (replaces) remove_old_run(parsed.options);
     replaces = false;

@@ -77,6 +77,12 @@ class Model(CliTest):
         folder = self.with_tensor(name, lambda entry, data: data[:400] + struct.pack("<f", math.nan) + data[404:])
         self.refuse(folder, name, "not finite", "element 100")
 
+    def test_checkpoint_that_does_not_fit_is_told_before_weights_are_read(self):
+        name = "model.layers.0.self_attn.v_proj.weight"
+        folder = self.with_tensor(name, lambda entry, data: data[:400] + struct.pack("<f", math.nan) + data[404:])
+        self.check_refused(lora_options(model_name_or_path=folder, resume_from_checkpoint=self.scratch / "nowhere/checkpoint-3"), "bad_checkpoint",
+                           "nowhere/checkpoint-3", "no such folder", ranks=(2,))
+
     def test_missing_tokenizer(self):
         folder = self.model_copy()
         (folder / "tokenizer.json").unlink()

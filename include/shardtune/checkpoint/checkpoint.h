@@ -34,6 +34,11 @@ struct RunState {
 std::filesystem::path save(const std::filesystem::path& output_dir, const RunState& state, fsdp::ShardedModel& shards,
                            optim::AdamW& optimizer, comm::Communicator& communicator);
 
+/// What a folder that save() wrote says of its run, compared with this one: manifest.json alone is read. Throws as load() does.
+/// Collective.
+RunState check(const std::filesystem::path& folder, const RunState& expected, fsdp::ShardedModel& shards,
+               comm::Communicator& communicator);
+
 /// Loads a folder that save() wrote, on the same number of ranks. Everything is checked against the manifest (parameters,
 /// shapes, ranks, fixed settings, XXH3-128 of each dataset) before anything is overwritten. Error(kBadCheckpoint).
 /// Collective.

@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -21,10 +22,19 @@
 
 namespace shardtune::train {
 
+struct Run;
+
 /// A run on shapes alone, for the planner: no file but config.json is read, rows are made up as options.plan says or given,
 /// tensors lie on the Meta device.
 struct ShapesOnly {
   std::vector<data::Row> rows = {};  ///< of a micro-batch; none: made up
+};
+
+/// What a caller of build_run() has beside the options.
+struct BuildRequest {
+  std::optional<ShapesOnly> shapes_only = std::nullopt;
+  /// Called when everything is known and no weight is read yet, on all ranks: may refuse. Not for a run on shapes.
+  std::function<void(Run& run)> before_weights = {};
 };
 
 /// Everything a training run consists of, in the order in which it is built. Members refer to earlier ones.
@@ -55,12 +65,15 @@ struct Run {
 /// may not contradict an adapter folder. Rank-local failures are agreed before each collective, and so is that all ranks
 /// read the same. Collective.
 std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communicator& communicator,
-                               const std::set<std::string>& explicitly_set = {},
-                               const std::optional<ShapesOnly>& shapes_only = {});
+                               const std::set<std::string>& explicitly_set = {}, const BuildRequest& request = {});
 
 /// Fills this rank's shards: base weights from the model folder (own byte ranges only, quantised on the way where asked for),
 /// adapters from the PEFT folder or from the seed. Collective.
 void load_weights(Run& run);
+
+/// Opens the files that load_weights() will read and checks names, shapes and types in their headers. No communication.
+/// Error(kBadModel).
+void check_weight_files(const Run& run);
 
 /// Which layers keep what: "activations: all layers keep theirs", a line.
 std::string describe_activations(const Run& run);

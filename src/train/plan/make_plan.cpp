@@ -136,7 +136,8 @@ Plan make_plan(const options::RunOptions& options, const std::set<std::string>& 
                                                    static_cast<int>(job.ranks_per_node));
   Plan made;
   std::unique_ptr<Run> run;
-  made.load = peak_of("load", [&] { run = build_run(options, *world, explicitly_set, ShapesOnly{.rows = rows}); });
+  made.load = peak_of(
+      "load", [&] { run = build_run(options, *world, explicitly_set, {.shapes_only = ShapesOnly{.rows = rows}}); });
   const model::WeightCounts weights = model::count_weights(run->model->units());
   made.weights = weights.total;
   made.trained_weights = weights.trained;
