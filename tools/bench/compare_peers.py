@@ -4,7 +4,7 @@ the same rows and settings, one run after the other in alternation. Prints a tab
 
   compare_peers.py --python VENV/bin/python [--pairs 5] [--steps 8] [--only float32/trl ...] [--out runs/bench/peers.json]
 
-VENV holds torch, transformers, peft, trl, accelerate and datasets. The machine's own limit is the matrix product rate of LibTorch's
+VENV holds torch, transformers, peft, trl, accelerate, bitsandbytes and datasets. The machine's own limit is the matrix product rate of LibTorch's
 BLAS on the model's shapes, in the same run, over the 0.54 GFLOP that a token takes with nothing computed twice.
 """
 import argparse
@@ -27,6 +27,8 @@ CASES = {
     "float32/hf": dict(ranks=1, threads=2, batch=2, dtype="float32", peer="hf"),
     "bfloat16/trl": dict(ranks=1, threads=2, batch=2, dtype="bfloat16", peer="trl"),
     "bfloat16/hf": dict(ranks=1, threads=2, batch=2, dtype="bfloat16", peer="hf"),
+    "NF4 float32/trl": dict(ranks=1, threads=2, batch=2, dtype="float32", peer="trl", nf4=True),
+    "NF4 float32/hf": dict(ranks=1, threads=2, batch=2, dtype="float32", peer="hf", nf4=True),
     "2 ranks float32/fsdp2": dict(ranks=2, threads=1, batch=1, dtype="float32", peer="fsdp2"),
 }
 
@@ -79,7 +81,7 @@ def ours(case, rows, steps):
              "--model_name_or_path", MODEL, "--dataset_name", rows, "--output_dir", folder, "--dtype", case["dtype"], "--max_length", LENGTH,
              "--per_device_train_batch_size", case["batch"], "--max_steps", steps, "--use_peft_lora", "True", "--lora_r", "8", "--lora_alpha",
              "16", "--lora_dropout", "0.1", "--learning_rate", "1e-4", "--lr_scheduler_type", "cosine", "--save_strategy", "no",
-             "--logging_steps", "1"], **environment)
+             "--logging_steps", "1"] + (["--use_4bit_quantization", "--use_nested_quant"] if case.get("nf4") else []), **environment)
         lines = [json.loads(line) for line in (pathlib.Path(folder) / "metrics.jsonl").read_text().splitlines()]
     steps_only = [line for line in lines if "loss" in line]
     seconds = [case["batch"] * case["ranks"] * LENGTH / line["tokens_per_second"] for line in steps_only[1:]]
@@ -89,7 +91,7 @@ def ours(case, rows, steps):
 
 def peer(case, rows, steps, python):
     script = [HERE / "peer.py", "--kind", case["peer"], "--model", MODEL, "--rows", rows, "--dtype", case["dtype"], "--steps", steps, "--batch",
-              case["batch"], "--threads", case["threads"]]
+              case["batch"], "--threads", case["threads"]] + (["--nf4"] if case.get("nf4") else [])
     if case["peer"] == "fsdp2":
         command = [pathlib.Path(python).parent / "accelerate", "launch", "--config_file", HERE / "fsdp2_cpu.yaml", *script]
     else:

@@ -16,7 +16,7 @@ import time
 import torch
 from datasets import Dataset
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainerCallback, TrainingArguments
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, Trainer, TrainerCallback, TrainingArguments
 
 
 class StepTimes(TrainerCallback):
@@ -44,6 +44,7 @@ def arguments():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--recompute", action="store_true")
+    parser.add_argument("--nf4", action="store_true", help="base in NF4 with double quantisation (needs bitsandbytes)")
     return parser.parse_args()
 
 
@@ -51,7 +52,10 @@ def make_trainer(options, output_dir, times):
     with open(options.rows, encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
     data = Dataset.from_list(rows)
-    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=getattr(torch, options.dtype))
+    dtype = getattr(torch, options.dtype)
+    quantisation = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True,
+                                      bnb_4bit_compute_dtype=dtype) if options.nf4 else None
+    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype, quantization_config=quantisation)
     lora = LoraConfig(r=8, lora_alpha=16, lora_dropout=options.dropout, task_type="CAUSAL_LM", target_modules="all-linear")
     settings = dict(output_dir=output_dir, per_device_train_batch_size=options.batch, max_steps=options.steps, learning_rate=1e-4,
                     lr_scheduler_type="cosine", max_grad_norm=1.0, logging_steps=1, report_to=[], save_strategy="no", use_cpu=True,
