@@ -19,7 +19,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-constexpr std::int64_t kSchema = 1;
+constexpr std::int64_t kSchema = 2;
 
 ordered_json parameters_json(fsdp::ShardedModel& shards) {
   ordered_json list = ordered_json::array();
@@ -27,6 +27,13 @@ ordered_json parameters_json(fsdp::ShardedModel& shards) {
     for (const model::Parameter& parameter : shards.spec(unit).parameters)
       if (parameter.trainable && !parameter.borrowed)
         list.push_back({{"name", parameter.name}, {"shape", parameter.shape}, {"unit", unit}});
+  return list;
+}
+
+ordered_json roles_json(const optim::Optimizer& optimizer) {
+  ordered_json list = ordered_json::array();
+  for (const optim::StateRole& role : roles_of(optimizer))
+    list.push_back({{"name", role.name}, {"dtype", dtype_name(role.dtype)}});
   return list;
 }
 
@@ -77,6 +84,22 @@ void check_settings(const Reader& manifest, const RunState& expected) {
   }
 }
 
+void check_optimizer(const Reader& manifest, const optim::Optimizer& optimizer) {
+  // Before schema 2 there was one optimizer.
+  const bool older = manifest.count("schema") < 2;
+  const json then = older ? json("adamw_torch") : manifest.at("optim");
+  if (!then.is_string()) manifest.bad(fmt::format("says {} for 'optim', expected a name", then.dump()));
+  if (const auto name = then.get<std::string>(); name != optimizer.name())
+    manifest.differs(
+        fmt::format("--optim was {} in the checkpoint's run and is {} now, which keeps another state; a "
+                    "resumed run must keep it",
+                    name, optimizer.name()));
+  if (older) return;
+  const json now = roles_json(optimizer);
+  if (const json& roles = manifest.at("roles"); roles != now)
+    manifest.bad(fmt::format("has 'roles' {}, expected {}", roles.dump(), now.dump()));
+}
+
 void check_parameters(const Reader& manifest, fsdp::ShardedModel& shards) {
   const json now = parameters_json(shards);
   const json& then = manifest.at("parameters");
@@ -108,28 +131,30 @@ void check_counters(const Reader& manifest, const RunState& state) {
         fmt::format("is of step {}, but the folder is called {}; give it its own name again", state.step, name));
 }
 
-std::vector<std::array<std::string, kRoles.size()>> read_hashes(const Reader& manifest, std::size_t ranks) {
+std::vector<Hashes> read_hashes(const Reader& manifest, const std::vector<optim::StateRole>& roles, std::size_t ranks) {
   const json& list = manifest.at("xxh3_128");
-  std::vector<std::array<std::string, kRoles.size()>> hashes(ranks);
+  std::vector<Hashes> hashes(ranks);
   if (!list.is_array() || list.size() != ranks) manifest.bad(fmt::format("has no list 'xxh3_128' of {} ranks", ranks));
   for (std::size_t rank = 0; rank < ranks; ++rank)
-    for (std::size_t role = 0; role < kRoles.size(); ++role) {
-      if (!list[rank].is_object() || !list[rank].contains(kRoles[role]) || !list[rank][kRoles[role]].is_string())
-        manifest.bad(fmt::format("has no hash of rank {}'s '{}'", rank, kRoles[role]));
-      hashes[rank][role] = list[rank][kRoles[role]].get<std::string>();
+    for (const optim::StateRole& role : roles) {
+      if (!list[rank].is_object() || !list[rank].contains(role.name) || !list[rank][role.name].is_string())
+        manifest.bad(fmt::format("has no hash of rank {}'s '{}'", rank, role.name));
+      hashes[rank].push_back(list[rank][role.name].get<std::string>());
     }
   return hashes;
 }
 
 }  // namespace
 
-std::string manifest_text(const RunState& state, fsdp::ShardedModel& shards, const std::vector<Hashes>& hashes) {
+std::string manifest_text(const RunState& state, fsdp::ShardedModel& shards, const optim::Optimizer& optimizer,
+                          const std::vector<Hashes>& hashes) {
   ordered_json fixed = ordered_json::object();
   for (const auto& [name, value] : state.fixed) fixed[name] = value;
+  const std::vector<optim::StateRole> roles = roles_of(optimizer);
   ordered_json ranks = ordered_json::array();
   for (const Hashes& rank : hashes) {
     ordered_json entry = ordered_json::object();
-    for (std::size_t role = 0; role < kRoles.size(); ++role) entry[kRoles[role]] = std::string(rank[role].data());
+    for (std::size_t role = 0; role < roles.size(); ++role) entry[roles[role].name] = rank[role];
     ranks.push_back(entry);
   }
   const ordered_json manifest = {{"schema", kSchema},
@@ -144,20 +169,23 @@ std::string manifest_text(const RunState& state, fsdp::ShardedModel& shards, con
                                  {"world_size", hashes.size()},
                                  {"fixed", fixed},
                                  {"parameters", parameters_json(shards)},
+                                 {"optim", optimizer.name()},
+                                 {"roles", roles_json(optimizer)},
                                  {"xxh3_128", ranks}};
   return manifest.dump(1) + "\n";
 }
 
 Manifest read_manifest(const std::filesystem::path& folder, const RunState& expected, fsdp::ShardedModel& shards,
-                       int ranks) {
+                       const optim::Optimizer& optimizer, int ranks) {
   const json root = io::read_json_file(folder / kManifest, ErrorClass::kBadCheckpoint);
   const Reader manifest(root, folder);
-  if (const std::int64_t schema = manifest.count("schema"); schema != kSchema)
-    manifest.bad(fmt::format("has schema {}, this program knows {}", schema, kSchema));
+  if (const std::int64_t schema = manifest.count("schema"); schema < 1 || schema > kSchema)
+    manifest.bad(fmt::format("has schema {}, this program knows 1 to {}", schema, kSchema));
   if (const std::int64_t written = manifest.count("world_size"); written != ranks)
     manifest.differs(
         fmt::format("written by {} ranks, this run has {}; start the same number of ranks", written, ranks));
   check_settings(manifest, expected);
+  check_optimizer(manifest, optimizer);
   check_parameters(manifest, shards);
   Manifest out;
   out.state.step = manifest.count("step");
@@ -168,7 +196,7 @@ Manifest read_manifest(const std::filesystem::path& folder, const RunState& expe
   out.state.loss_scale = manifest.finite("loss_scale");
   out.state.good_steps = manifest.count("good_steps");
   check_counters(manifest, out.state);
-  out.hashes = read_hashes(manifest, static_cast<std::size_t>(ranks));
+  out.hashes = read_hashes(manifest, roles_of(optimizer), static_cast<std::size_t>(ranks));
   return out;
 }
 

@@ -4,37 +4,40 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
-#include "shardtune/core/error.h"
+#include "shardtune/core/ops.h"
 
 namespace shardtune::checkpoint {
 
-at::Tensor role_shard(std::size_t role, std::size_t unit, fsdp::ShardedModel& shards, optim::AdamW& optimizer) {
-  if (shards.trained(unit).empty()) return {};
-  switch (role) {
-    case 0: return shards.trained(unit).local();
-    case 1: return optimizer.exp_avg(unit);
-    case 2: return optimizer.exp_avg_sq(unit);
-    default: fail(ErrorClass::kInternal, "no checkpoint role {}", role);
-  }
+std::vector<optim::StateRole> roles_of(const optim::Optimizer& optimizer) {
+  std::vector<optim::StateRole> roles = {{"weight"}};
+  roles.insert(roles.end(), optimizer.roles().begin(), optimizer.roles().end());
+  return roles;
 }
 
-at::Tensor pack(std::size_t role, fsdp::ShardedModel& shards, optim::AdamW& optimizer) {
+at::Tensor role_part(std::size_t role, std::size_t unit, fsdp::ShardedModel& shards,
+                     const optim::Optimizer& optimizer) {
+  if (shards.trained(unit).empty()) return {};
+  return role == 0 ? shards.trained(unit).local() : optimizer.state(role - 1, unit);
+}
+
+at::Tensor pack(std::size_t role, fsdp::ShardedModel& shards, const optim::Optimizer& optimizer) {
   std::vector<at::Tensor> parts;
   for (std::size_t unit = 0; unit < shards.units(); ++unit)
-    if (at::Tensor part = role_shard(role, unit, shards, optimizer); part.defined()) parts.push_back(part);
-  return parts.empty() ? at::empty({0}, at::kFloat) : at::cat(parts);
+    if (at::Tensor part = role_part(role, unit, shards, optimizer); part.defined()) parts.push_back(part);
+  return parts.empty() ? room_for(role, shards, optimizer) : at::cat(parts);
 }
 
-std::int64_t packed_elements(fsdp::ShardedModel& shards) {
+at::Tensor room_for(std::size_t role, fsdp::ShardedModel& shards, const optim::Optimizer& optimizer) {
   std::int64_t elements = 0;
-  for (std::size_t unit = 0; unit < shards.units(); ++unit) elements += shards.trained(unit).layout().shard_elements();
-  return elements;
+  for (std::size_t unit = 0; unit < shards.units(); ++unit)
+    if (const at::Tensor part = role_part(role, unit, shards, optimizer); part.defined()) elements += part.numel();
+  return at::empty({elements}, ops::scalar_type(roles_of(optimizer)[role].dtype));
 }
 
-void unpack(const at::Tensor& packed, std::size_t role, fsdp::ShardedModel& shards, optim::AdamW& optimizer) {
+void unpack(const at::Tensor& packed, std::size_t role, fsdp::ShardedModel& shards, optim::Optimizer& optimizer) {
   std::int64_t first = 0;
   for (std::size_t unit = 0; unit < shards.units(); ++unit) {
-    at::Tensor part = role_shard(role, unit, shards, optimizer);
+    at::Tensor part = role_part(role, unit, shards, optimizer);
     if (!part.defined()) continue;
     part.copy_(packed.narrow(0, first, part.numel()));
     first += part.numel();

@@ -46,8 +46,10 @@ LlamaModel::LlamaModel(const ModelConfig& config, const LinearGroupFactory& fact
   const auto layer_count = static_cast<std::size_t>(config.layers);
   units_.resize(layer_count + 2);
   units_[0].name = "embedding";
-  units_[0].add(
-      {.name = "model.embed_tokens.weight", .shape = {config.vocab_size, config.hidden_size}, .trainable = train_base});
+  units_[0].add({.name = "model.embed_tokens.weight",
+                 .shape = {config.vocab_size, config.hidden_size},
+                 .trainable = train_base,
+                 .embedding = true});
   layers_.reserve(layer_count);
   for (std::size_t i = 0; i < layer_count; ++i) {
     units_[i + 1].name = fmt::format("layer {}", i);

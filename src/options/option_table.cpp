@@ -283,9 +283,17 @@ Rows sharding_rows() {
 
 Rows optimizer_rows() {
   const std::string_view group = "Optimizer";
+  const Needs adamw{
+      "optim",
+      {"adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"}};
+  Choices optimizers{adamw.values};
+  optimizers.names.emplace_back("sgd");
   return {
-      elsewhere({"lr"}, {"learning_rate", group, "", kPositive, in_optim(&OptimOptions::learning_rate),
-                         "Peak learning rate of AdamW."}),
+      {"optim", group, "", optimizers, in_optim(&OptimOptions::optim),
+       "AdamW of PyTorch (fused is the same here), of bitsandbytes with 8-bit state, with state paged to the host's "
+       "memory in 32 or 8 bits, or SGD without momentum."},
+      elsewhere({"lr"},
+                {"learning_rate", group, "", kPositive, in_optim(&OptimOptions::learning_rate), "Peak learning rate."}),
       elsewhere(
           {"lr_scheduler"},
           {"lr_scheduler_type", group, "", Choices{{"linear", "cosine", "constant", "constant_with_warmup"}},
@@ -295,13 +303,16 @@ Rows optimizer_rows() {
                  in_optim(&OptimOptions::warmup_steps),
                  "Steps of linear growth from 0 to learning_rate: a whole number, or below 1 a share of all steps."}),
       {"weight_decay", group, "", kWeightDecay, in_optim(&OptimOptions::weight_decay),
-       "Decoupled weight decay; norm weights and biases have none."},
+       "Decoupled weight decay; norm weights and biases have none. With sgd it is added to the gradient, as in "
+       "PyTorch."},
       {"max_grad_norm", group, "", kGradientNorm, in_optim(&OptimOptions::max_grad_norm),
        "Gradients are scaled down to this global norm; 0 turns it off."},
-      {"adam_beta1", group, "", kShare, in_optim(&OptimOptions::adam_beta1), "Decay of AdamW's first moment."},
-      {"adam_beta2", group, "", kShare, in_optim(&OptimOptions::adam_beta2), "Decay of AdamW's second moment."},
-      {"adam_epsilon", group, "", kPositive, in_optim(&OptimOptions::adam_epsilon),
-       "Added to the denominator of AdamW's update."},
+      only_with(adamw, {"adam_beta1", group, "", kShare, in_optim(&OptimOptions::adam_beta1),
+                        "Decay of AdamW's first moment."}),
+      only_with(adamw, {"adam_beta2", group, "", kShare, in_optim(&OptimOptions::adam_beta2),
+                        "Decay of AdamW's second moment."}),
+      only_with(adamw, {"adam_epsilon", group, "", kPositive, in_optim(&OptimOptions::adam_epsilon),
+                        "Added to the denominator of AdamW's update."}),
   };
 }
 

@@ -131,11 +131,12 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
   std::unique_ptr<comm::SharedMemory> base = make_shared_base(*run, settings);
   comm::agree(communicator, [&] {
     run->shards = std::make_unique<fsdp::ShardedModel>(run->model->units(), settings, *run->mesh, std::move(base));
+    const auto host = plans_gpus(*run) ? optim::HostMemory::kApart : optim::HostMemory::kSameAsDevice;
+    run->optimizer = optim::make_optimizer(options.optim, *run->shards, host);
   });
   if (!shapes_only && request.before_weights) request.before_weights(*run);
   if (!shapes_only) load_weights(*run);
   run->shards->base_loaded();
-  comm::agree(communicator, [&] { run->optimizer = std::make_unique<optim::AdamW>(options.optim, *run->shards); });
   std::vector<bool> kept = choose_kept_layers(*run, explicitly_set);
   comm::agree(communicator, [&] {
     StepSettings step{.compute_type = run->precision.compute,

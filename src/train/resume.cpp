@@ -34,7 +34,7 @@ void refuse_newer_checkpoints(const Run& run, const std::filesystem::path& folde
 
 void check_resume(Run& run, const std::filesystem::path& folder, bool replaces) {
   const checkpoint::RunState state =
-      checkpoint::check(folder, {.fixed = fixed_settings(run)}, *run.shards, *run.communicator);
+      checkpoint::check(folder, {.fixed = fixed_settings(run)}, *run.shards, *run.optimizer, *run.communicator);
   check_position(run, folder, state);
   if (!replaces) refuse_newer_checkpoints(run, folder, state.step);
   if (state.step >= run.total_steps)

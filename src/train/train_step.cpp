@@ -6,6 +6,7 @@
 
 #include "shardtune/comm/agree.h"
 #include "shardtune/core/ops.h"
+#include "shardtune/optim/gradient_norm.h"
 #include "shardtune/optim/schedule.h"
 
 namespace shardtune::train {

@@ -207,7 +207,8 @@ class BadCheckpoint(CliTest):
     def test_manifest_of_wrong_values(self):
         for key, value in (("step", "one"), ("step", 2.7), ("world_size", 2.9), ("num_tokens", -1), ("num_tokens", 1e300), ("loss_sum", None),
                            ("epoch", 5), ("step_in_epoch", 2), ("optimizer_steps", 2), ("loss_scale", 0), ("loss_scale", -65536),
-                           ("loss_scale", 65537.5), ("loss_scale", 1e300), ("good_steps", 2000), ("xxh3_128", []), ("fixed", []), ("parameters", {}), ("schema", 2)):
+                           ("loss_scale", 65537.5), ("loss_scale", 1e300), ("good_steps", 2000), ("xxh3_128", []), ("fixed", []), ("parameters", {}), ("schema", 3),
+                           ("optim", 8), ("roles", [])):
             with self.subTest(key=key, value=value):
                 for path in self.scratch.iterdir():
                     shutil.rmtree(path)

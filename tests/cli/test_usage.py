@@ -23,6 +23,13 @@ class Usage(CliTest):
     def test_option_that_would_be_ignored(self):
         self.refuse(lora_options(use_peft_lora=None), "use_peft_lora", "does nothing", ranks=(3,))
 
+    def test_optimizer_that_is_not_there(self):
+        self.refuse(lora_options(optim="adafactor"), "option optim: 'adafactor' is not allowed", "adamw_bnb_8bit", "paged_adamw_8bit",
+                    "sgd", ranks=(3,))
+
+    def test_option_of_another_optimizer(self):
+        self.refuse(lora_options(optim="sgd", adam_beta1=0.8), "adam_beta1 = 0.8 does nothing while optim is sgd", ranks=(3,))
+
     def test_missing_required_options_are_named_together(self):
         self.refuse({}, "model_name_or_path", "dataset_name")
 

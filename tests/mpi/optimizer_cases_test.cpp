@@ -119,7 +119,7 @@ TEST(CaseA41, SmallUpdatesReachTheExportAndTheResumedRun) {
   for_each_trained(*run, [&](std::size_t unit, const at::Tensor& weights) { before[unit] = weights.clone(); });
   run_steps(*run, 0, 200);
   for_each_trained(*run, [&](std::size_t unit, const at::Tensor& weights) {
-    const at::Tensor touched = run->optimizer->exp_avg_sq(unit) > 0;
+    const at::Tensor touched = run->optimizer->state(1, unit) > 0;
     EXPECT_TRUE(at::all(at::logical_or(weights != before[unit], touched.logical_not())).item<bool>());
   });
   const auto weights = full_weights(*run);

@@ -8,7 +8,7 @@
 #include "shardtune/comm/communicator.h"
 #include "shardtune/data/loader.h"
 #include "shardtune/fsdp/sharded_model.h"
-#include "shardtune/optim/adamw.h"
+#include "shardtune/optim/optimizer.h"
 
 namespace shardtune::checkpoint {
 
@@ -28,22 +28,22 @@ struct RunState {
   std::vector<std::pair<std::string, std::string>> fixed{};
 };
 
-/// Writes OUTPUT_DIR/checkpoint-STEP: one HDF5 file per rank with the roles weight, exp_avg and exp_avg_sq as one packed
-/// dataset each, and manifest.json, written last. The folder appears by one rename when every rank has written and synced
+/// Writes OUTPUT_DIR/checkpoint-STEP: one HDF5 file per rank with the weights and each role of the optimizer's state as one
+/// packed dataset, and manifest.json, written last. The folder appears by one rename when every rank has written and synced
 /// its file; on any failure nothing appears and older ones stay. Returns the folder. Collective.
 std::filesystem::path save(const std::filesystem::path& output_dir, const RunState& state, fsdp::ShardedModel& shards,
-                           optim::AdamW& optimizer, comm::Communicator& communicator);
+                           const optim::Optimizer& optimizer, comm::Communicator& communicator);
 
 /// What a folder that save() wrote says of its run, compared with this one: manifest.json alone is read. Throws as load() does.
 /// Collective.
 RunState check(const std::filesystem::path& folder, const RunState& expected, fsdp::ShardedModel& shards,
-               comm::Communicator& communicator);
+               const optim::Optimizer& optimizer, comm::Communicator& communicator);
 
 /// Loads a folder that save() wrote, on the same number of ranks. Everything is checked against the manifest (parameters,
-/// shapes, ranks, fixed settings, XXH3-128 of each dataset) before anything is overwritten. Error(kBadCheckpoint).
+/// shapes, ranks, fixed settings, --optim, XXH3-128 of each dataset) before anything is overwritten. Error(kBadCheckpoint).
 /// Collective.
 RunState load(const std::filesystem::path& folder, const RunState& expected, fsdp::ShardedModel& shards,
-              optim::AdamW& optimizer, comm::Communicator& communicator);
+              optim::Optimizer& optimizer, comm::Communicator& communicator);
 
 /// The checkpoint-STEP folders with a manifest, oldest first. This and what follows is for one rank; no communication.
 std::vector<std::filesystem::path> complete_checkpoints(const std::filesystem::path& output_dir);

@@ -12,7 +12,8 @@ inline Level best_level() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512dq"))
     return Level::kAvx512;
-  if (__builtin_cpu_supports("avx2")) return Level::kAvx2;
+  // Every processor with AVX2 but a few of VIA has fused multiply-adds too, which the 8-bit optimizer asks for by name.
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return Level::kAvx2;
 #endif
   return Level::kPlain;
 }
@@ -29,7 +30,7 @@ template <typename Kernel, typename... Args>
   Kernel::run(args...);
 }
 template <typename Kernel, typename... Args>
-[[gnu::target("avx2")]] void run_avx2(Args... args) {
+[[gnu::target("avx2,fma")]] void run_avx2(Args... args) {
   Kernel::run(args...);
 }
 #endif

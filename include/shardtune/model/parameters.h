@@ -20,6 +20,7 @@ struct Parameter {
   std::vector<std::int64_t> shape;
   bool trainable = false;
   bool decay = true;  ///< weight decay applies (not to norm weights)
+  bool embedding = false;  ///< a table that rows are taken from
   Initial initial = Initial::kBase;
   /// The head's weight of a tied model: the slot exists here, the tensor, its shard and its state belong to the embedding unit.
   bool borrowed = false;

@@ -5,6 +5,8 @@
 namespace shardtune::optim {
 
 struct OptimOptions {
+  /// adamw_torch (adamw_torch_fused), adamw_bnb_8bit (adamw_8bit), paged_adamw_32bit, paged_adamw_8bit, sgd
+  std::string optim = "adamw_torch";
   double learning_rate = 2e-5;
   std::string lr_scheduler_type = "linear";  ///< linear | cosine | constant | constant_with_warmup
   double warmup_steps = 0;  ///< steps; a number below 1 is a share of all steps, as in Transformers 5

@@ -14,7 +14,7 @@
 #include "shardtune/data/tokenizer.h"
 #include "shardtune/fsdp/sharded_model.h"
 #include "shardtune/model/llama.h"
-#include "shardtune/optim/adamw.h"
+#include "shardtune/optim/optimizer.h"
 #include "shardtune/options/run_options.h"
 #include "shardtune/train/loss_scaler.h"
 #include "shardtune/train/precision.h"
@@ -52,7 +52,7 @@ struct Run {
   std::unique_ptr<model::LlamaModel> model;
   std::unique_ptr<fsdp::ShardedModel> shards;
   std::unique_ptr<StepEngine> engine;
-  std::unique_ptr<optim::AdamW> optimizer;
+  std::unique_ptr<optim::Optimizer> optimizer;
   std::size_t kept_layers = 0;  ///< keep their intermediates; the others are computed again in backward
   std::string cache_note;  ///< a line about the quantised cache, "" for none
   std::vector<std::string> unlisted_tensors;  ///< in the model's files but not in their index: left out

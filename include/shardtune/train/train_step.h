@@ -18,7 +18,7 @@ struct StepResult {
 };
 
 /// One optimizer step: all micro-batches of all ranks, normalised by their target tokens together, clipped by the global norm,
-/// AdamW. `step` counts from 0. A failure on one rank before the first gather, a step without targets, and a loss or norm that
+/// the optimizer's update. `step` counts from 0. A failure on one rank before the first gather, a step without targets, and a loss or norm that
 /// is not finite end the run on all ranks with AgreedError, before any weight has changed. Collective.
 StepResult train_step(Run& run, const data::LoaderPosition& position, std::int64_t step);
 

@@ -4,8 +4,9 @@
 code_tables, blockwise_8bit and int8 are copied whole. Of four_bit.safetensors every matrix stays that stands for a kind of
 case (README.md beside this script); left out are the second matrix of whole blocks (160 x 64), what was derived and not made
 by bitsandbytes (absmax_nearest), packed bytes of double quantisation that equal those without it, and dequantised values that
-others stand for. Of adamw_8bit.safetensors the first step's gradients and states stay. prequantised.safetensors holds layer 0
-of a checkpoint that Transformers saved quantised.
+others stand for. Of adamw_8bit.safetensors the fp32 tensors stay: first values, gradients of ten steps, states after steps 1, 2
+and 10. Their parameters come from adamw.py. prequantised.safetensors holds layer 0 of a checkpoint that Transformers saved
+quantised.
 
 Usage: quant.py REFERENCE_FOLDER [--out tests/parity/data/quant]
 """
@@ -16,7 +17,7 @@ import shutil
 import safetensors_lite
 
 WHOLE = ("code_tables", "blockwise_8bit", "int8")
-ADAMW = ("AdamW8bit.0_64x128.fp32.step1.", "AdamW8bit.1_100x77.fp32.step1.", "grad.0.1", "grad.1.1")
+ADAMW = ("AdamW8bit.0_64x128.fp32.", "AdamW8bit.1_100x77.fp32.", "AdamW8bit.2_40x40.fp32.", "grad.")
 
 
 def keeps_dequantised(name):

@@ -40,6 +40,16 @@ TEST(Combination, LoraOptionsNeedUsePeftLora) {
   EXPECT_TRUE(says(refusal(train({"--lora_r", "8"})), {"lora_r"}));
 }
 
+TEST(Combination, AdamsOptionsNeedAdam) {
+  for (const char* name : {"--adam_beta1", "--adam_beta2", "--adam_epsilon"}) {
+    EXPECT_TRUE(says(refusal(train({name, "0.5", "--optim", "sgd"})),
+                     {std::string(name).substr(2), "does nothing while optim is sgd", "adamw_bnb_8bit"}));
+    for (const char* optim :
+         {"adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"})
+      EXPECT_NO_THROW(run(train({name, "0.5", "--optim", optim}))) << optim;
+  }
+}
+
 TEST(Combination, TheOffendingPlaceIsNamed) {
   const TemporaryFile file("use_peft_lora = True\nlora_r = 4\n");
   EXPECT_TRUE(

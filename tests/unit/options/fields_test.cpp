@@ -46,6 +46,7 @@ RunOptions all_changed() {
               "--lora_target_modules=q_proj",
               "--use_rslora=True",
               "--adapter_name_or_path=adapter",
+              "--optim=paged_adamw_8bit",
               "--learning_rate=0.106",
               "--lr_scheduler_type=cosine",
               "--warmup_steps=107",
@@ -101,6 +102,7 @@ TEST(Fields, AdapterAndOptimizer) {
   EXPECT_EQ(options.adapter.lora_target_modules, "q_proj");
   EXPECT_TRUE(options.adapter.use_rslora);
   EXPECT_EQ(options.adapter.adapter_name_or_path, "adapter");
+  EXPECT_EQ(options.optim.optim, "paged_adamw_8bit");
   EXPECT_EQ(options.optim.learning_rate, 0.106);
   EXPECT_EQ(options.optim.lr_scheduler_type, "cosine");
   EXPECT_EQ(options.optim.warmup_steps, 107.0);
