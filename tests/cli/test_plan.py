@@ -134,6 +134,37 @@ class Plan(CliTest):
     def test_int8_base(self):
         self.check(3, use_8bit_quantization=True, share_base_on_node="false")
 
+    def test_8bit_optimizer(self):
+        self.assertTrue(DEMO, "SHARDTUNE_DEMO_MODEL does not name the demo model: run tools/run_tests.sh")
+        self.check(2, model_name_or_path=DEMO, optim="adamw_bnb_8bit", share_base_on_node="false")
+
+    def test_8bit_optimizer_of_all_weights(self):
+        self.check(3, use_peft_lora=None, lora_r=None, lora_dropout=None, optim="adamw_bnb_8bit")
+
+    def test_paged_optimizer_on_processors(self):
+        self.check(2, use_peft_lora=None, lora_r=None, lora_dropout=None, optim="paged_adamw_8bit")
+
+    def test_optimizers_at_the_size_of_70b(self):
+        """All weights on 64 GPUs: bytes a weight, on the device and, when paged, on the host beside a bounded buffer."""
+        found = {}
+        for optim in ("adamw_torch", "adamw_bnb_8bit", "paged_adamw_8bit", "paged_adamw_32bit", "sgd"):
+            written = self.scratch / f"{optim}.json"
+            done = plan(["--model_name_or_path", str(ROOT / "configs/shapes/llama-2-70b"), "--dtype", "bfloat16", "--world_size", "64",
+                         "--max_length", "128", "--plan_rank", "5", "--optim", optim, "--plan_json", str(written)])
+            self.assertEqual(done.returncode, 0, done.stderr)
+            made = json.loads(written.read_text())
+            own = made["step"]["own"]
+            weights = made["trained_weights"] / 64
+            found[optim] = own["optimizer"] / weights, own["host_pinned"] / weights, own["optimizer"]
+        self.assertAlmostEqual(found["adamw_torch"][0], 8, places=1)
+        # 2.03, and 8 for the embedding's 0.4 % and the norms.
+        self.assertAlmostEqual(found["adamw_bnb_8bit"][0], 2.05, delta=0.02)
+        self.assertEqual(found["adamw_bnb_8bit"][1], 0)
+        self.assertEqual(found["paged_adamw_8bit"][1], found["adamw_bnb_8bit"][0])
+        self.assertAlmostEqual(found["paged_adamw_32bit"][1], 8, places=1)
+        self.assertEqual([found[paged][2] for paged in ("paged_adamw_8bit", "paged_adamw_32bit")], [4259840, 16777216])
+        self.assertEqual(found["sgd"][:2], (0, 0))
+
     def test_rank_above_the_loops(self):
         self.check(1, lora_r=40)
 

@@ -20,7 +20,7 @@ TINY_ONLY = ("lora/grads_step1.safetensors", "lora/logits.safetensors", "lora/ad
              "lora/adapter/adapter_model.safetensors", "lora_warmup/run.json", "rslora/run.json",
              "rslora/adapter/adapter_config.json", "lora_bf16/run.json",
              "qlora_nf4_fp32/run.json", "qlora_nf4_fp32/dequantised_base.safetensors", "qlora_nf4_bf16/run.json",
-             "qlora_nf4_bf16/dequantised_base.safetensors", "lora_int8_fp32/run.json")
+             "qlora_nf4_bf16/dequantised_base.safetensors", "lora_int8_fp32/run.json", "full_adamw_8bit/run.json")
 FORWARD = ("fp32.plain.logits", "rope.inv_freq")
 FORWARD_TINY = FORWARD + ("fp32.padded.logits", "fp32.packed.logits", "bf16.plain.logits")
 STORED_NF4 = ("config.json", "model.safetensors", "expected.safetensors")
