@@ -52,7 +52,7 @@ for check in "${checks[@]}"; do
   declare -F "check_$check" >/dev/null || die "unknown check '$check'; known: format clang sanitize matrix mutate"
 done
 
-phase "set-up" set_up
+phase "set-up" bash tools/setup.sh
 phase "demo model and conversations" make_demo
 export SHARDTUNE_DEMO_MODEL=$root/runs/demo/SmolLM2-135M-Instruct
 for check in "${checks[@]}"; do

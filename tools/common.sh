@@ -61,11 +61,6 @@ configure_and_build() { # PRESET [TARGET]
   cmake --build --preset "$1" --parallel "$(build_jobs)" ${2:+--target "$2"}
 }
 
-set_up() {
-  bash tools/setup.sh
-  unset SHARDTUNE_SKIP_PACKAGES # every SHARDTUNE_ variable the program sees must be an option of its own
-}
-
 make_demo() {
   local python
   python=$(python_with numpy) || die "no python3 with numpy; run tools/setup.sh"

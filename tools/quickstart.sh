@@ -46,7 +46,7 @@ train() {
   mpi 2 build/shardtune train --config "$config" --output_dir "$output" --overwrite_output_dir True "$@"
 }
 
-phase "set-up" set_up
+phase "set-up" bash tools/setup.sh
 phase "build" configure_and_build default shardtune
 phase "demo model and conversations" make_demo
 check_two_ranks

@@ -77,7 +77,7 @@ std::vector<Given> read_command_line(const std::vector<std::string>& arguments) 
            "{}: option {} has no value; expected {} (a value that begins with -- is written --{}=VALUE)", kPlace,
            spec.name, allowed_text(spec), spec.name);
     }
-    add_once(list, Given{&spec, value, kPlace, kPlace});
+    add_once(list, Given{&spec, Origin::kCommandLine, value, kPlace, kPlace});
   }
   return list;
 }

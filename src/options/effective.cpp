@@ -17,21 +17,27 @@ bool survives_ini(const std::string& value) {
   return true;
 }
 
+/// The value for the reader's eye: what happens, where the default alone would not tell.
+std::string shown(const EffectiveOption& option) {
+  const OptionSpec* spec = find_option(option.name);
+  if (option.source == "default" && spec && !spec->default_text.empty()) return std::string(spec->default_text);
+  return option.value.empty() ? "-" : option.value;
+}
+
 }  // namespace
+
+bool is_given(const EffectiveOption& option) { return option.source != "default" && option.in_effect; }
 
 std::set<std::string> given_names(const std::vector<EffectiveOption>& options) {
   std::set<std::string> names;
   for (const EffectiveOption& option : options)
-    if (option.source != "default") names.insert(option.name);
+    if (is_given(option)) names.insert(option.name);
   return names;
 }
 
 std::string format_effective(const std::vector<EffectiveOption>& options) {
   std::size_t name_width = 0;
   std::size_t value_width = 0;
-  const auto shown = [](const EffectiveOption& option) {
-    return option.value.empty() ? std::string("-") : option.value;
-  };
   for (const EffectiveOption& option : options) {
     name_width = std::max(name_width, option.name.size());
     // One long path must not push every source out of sight.
@@ -47,7 +53,7 @@ std::string effective_as_ini(const std::vector<EffectiveOption>& options) {
   std::string text;
   for (const EffectiveOption& option : options) {
     const OptionSpec& spec = *find_option(option.name);
-    if (option.source == "default" || spec.command == "plan" || spec.scope != Scope::kEverywhere) continue;
+    if (!is_given(option) || spec.command == "plan" || spec.scope != Scope::kEverywhere) continue;
     if (survives_ini(option.value)) text += fmt::format("{} = {}\n", option.name, option.value);
     else text += fmt::format("# {}: no INI file can hold its value; give it on the command line\n", option.name);
   }

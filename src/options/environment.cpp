@@ -10,8 +10,9 @@ namespace {
 constexpr std::string_view kPrefix = "SHARDTUNE_";
 
 bool is_tool_variable(std::string_view name) {
-  const auto& names = tool_variables();
-  return std::any_of(names.begin(), names.end(), [&](std::string_view pattern) {
+  const auto& variables = tool_variables();
+  return std::any_of(variables.begin(), variables.end(), [&](const ToolVariable& variable) {
+    const std::string_view pattern = variable.name;
     return pattern.ends_with('*') ? name.starts_with(pattern.substr(0, pattern.size() - 1)) : name == pattern;
   });
 }
@@ -24,10 +25,19 @@ std::string changed_case(std::string_view text, int (*change)(int)) {
 
 }  // namespace
 
-const std::vector<std::string_view>& tool_variables() {
-  static const std::vector<std::string_view> names = {"SHARDTUNE_LIBTORCH", "SHARDTUNE_CACHE", "SHARDTUNE_BINARY",
-                                                      "SHARDTUNE_DEMO_MODEL", "SHARDTUNE_TEST_*"};
-  return names;
+const std::vector<ToolVariable>& tool_variables() {
+  static const std::vector<ToolVariable> variables = {
+      {"SHARDTUNE_CACHE",
+       "folder where `tools/setup.sh` and the scripts of the demo keep LibTorch, wheels and the demo model (default "
+       "`~/.cache/shardtune`)"},
+      {"SHARDTUNE_LIBTORCH",
+       "folder of a LibTorch of your own (`include/` and `lib/`), for `tools/setup.sh` and CMake"},
+      {"SHARDTUNE_SKIP_PACKAGES", "`1`: `tools/setup.sh` does not look at the distribution's packages"},
+      {"SHARDTUNE_TEST_*", "data, folders and numbers for the tests; `SHARDTUNE_TEST_JOBS` of them run at once"},
+      {"SHARDTUNE_BINARY", "the program that the tests of the command line start"},
+      {"SHARDTUNE_DEMO_MODEL", "folder of the demo model, for the tests"},
+      {"SHARDTUNE_MATRIX", "`all`: the test of the matrix of sharding options runs every case instead of a sample"}};
+  return variables;
 }
 
 std::vector<Given> read_environment(const char* const* environment) {
@@ -45,7 +55,8 @@ std::vector<Given> read_environment(const char* const* environment) {
            changed_case(option, std::toupper));
     }
     const OptionSpec& spec = known_option(option, Scope::kNotInFile, place, "");
-    add_once(list, Given{&spec, std::string(entry.substr(name.size() + 1)), "environment", place});
+    add_once(list,
+             Given{&spec, Origin::kEnvironment, std::string(entry.substr(name.size() + 1)), "environment", place});
   }
   return list;
 }

@@ -89,6 +89,14 @@ Hugging Face training scripts (Transformers, TRL, PEFT).
 The first of these that has a value wins; values of the others are checked all the same. An option given twice in one place
 is an error. The start of the log shows each option with its value and where it came from.
 
+What a file turns on, the command line and the environment can turn off: an option whose condition is turned off by a
+stronger place is left without effect. With `save_strategy = steps` and `save_steps = 5` in the file,
+`--save_strategy no` is enough; the log then shows `save_steps  5  (config FILE, without effect)`, and the run has the
+default. `--use_peft_lora False`, `--packing False`, `--eval_strategy no`, `--use_4bit_quantization False`,
+`--lr_scheduler_type constant` (for `warmup_steps`) and `--activation_policy` (for `gradient_checkpointing` and
+`memory_budget_gib`) work alike. When both come from the same place, or the dependent option from the stronger one, it
+is an error.
+
 ## How values are written
 
 - Booleans: `True`, `true`, `1`, `yes`, `False`, `false`, `0`, `no`.
@@ -111,7 +119,8 @@ in the file.
 ## Options that belong together
 
 - `max_steps` above 0 wins over `num_train_epochs`, also when both are given (as in Transformers).
-- An option that the table marks "Only with ..." is refused when it is given and its condition does not hold.
+- An option that the table marks "Only with ..." is refused when it is given and its condition does not hold, unless a
+  stronger place has turned the condition off.
 - `warmup_steps` above 0 is refused with `lr_scheduler_type = constant`, which has no warm-up; from 1 on it must be whole.
 - `resume_from_checkpoint = True` and `overwrite_output_dir` exclude each other; a checkpoint named by its path may be
   given with it when it does not lie in `output_dir`.
@@ -121,18 +130,21 @@ in the file.
 
 std::string help_text() {
   std::string text =
-      "Usage: mpirun -np RANKS shardtune train --config FILE [--NAME VALUE ...]\n\n" +
+      "Usage: mpirun -np RANKS shardtune train --config FILE [--NAME VALUE ...]\n"
+      "       shardtune plan --world_size RANKS [--config FILE] [--NAME VALUE ...]\n\n" +
       wrap(
           "Fine-tunes a Llama model from a Hugging Face folder. mpirun or srun starts one process "
           "(rank) for each device; "
           "all ranks get the same options. 'shardtune plan' tells, without weights and without a GPU, what a rank of "
-          "such a job needs; it takes the same options and those of the group Planning.",
+          "such a job needs; it takes the same options and those of the group Planning, and is started once, without "
+          "mpirun.",
           0) +
       "\nExamples:\n"
       "  mpirun -np 2 shardtune train --config configs/smollm2_lora_quickstart.ini\n"
       "  mpirun -np 2 shardtune train --config configs/smollm2_lora_quickstart.ini \\\n"
       "      --learning_rate 5e-4 --output_dir runs/second\n"
-      "  shardtune plan --config configs/llama70b_lora.ini --world_size 8\n\n" +
+      "  shardtune plan --config configs/llama70b_lora.ini --world_size 8 \\\n"
+      "      --model_name_or_path configs/shapes/llama-3.1-70b\n\n" +
       wrap(
           "A value on the command line wins over the environment (SHARDTUNE_<NAME> in upper case), that "
           "over the file of "
@@ -161,8 +173,9 @@ std::string help_markdown() {
   }
   text +=
       "\n## Variables that are not options\n\nThese names in the environment belong to the build, the tools and the "
-      "tests:\n\n";
-  for (const std::string_view name : tool_variables()) text += fmt::format("- `{}`\n", name);
+      "tests; the program leaves them alone:\n\n| variable | what it does |\n| --- | --- |\n";
+  for (const ToolVariable& variable : tool_variables())
+    text += fmt::format("| `{}` | {} |\n", variable.name, cell(variable.meaning));
   return text + "\nAny other name that begins with `SHARDTUNE_` must be that of an option.\n";
 }
 

@@ -74,7 +74,7 @@ std::vector<Given> read_ini_file(const std::string& path) {
   std::vector<Given> list;
   for (const IniLine& line : read_ini_lines(path, "option config")) {
     const OptionSpec& spec = known_option(line.name, Scope::kEverywhere, line.place, "");
-    add_once(list, Given{&spec, line.value, fmt::format("config {}", path), line.place});
+    add_once(list, Given{&spec, Origin::kFile, line.value, fmt::format("config {}", path), line.place});
   }
   return list;
 }

@@ -103,9 +103,15 @@ ParseResult parse_options(int argc, const char* const* argv, const char* const* 
   for (const OptionSpec& spec : option_table()) {
     if (spec.scope == Scope::kCommandLineOnly) continue;
     if (!spec.command.empty() && spec.command != result.options.command) continue;
-    const auto given = winners.find(spec.name);
-    result.effective.push_back({std::string(spec.name), value_text(spec, result.options),
-                                given == winners.end() ? "default" : given->second.source});
+    const auto found = winners.find(spec.name);
+    if (found == winners.end()) {
+      result.effective.push_back({std::string(spec.name), value_text(spec, result.options), "default"});
+      continue;
+    }
+    const Given& given = found->second;
+    result.effective.push_back({std::string(spec.name),
+                                given.in_effect ? value_text(spec, result.options) : given.value, given.source,
+                                given.in_effect});
   }
   return result;
 }

@@ -7,12 +7,17 @@
 
 namespace shardtune::options {
 
+/// Where a value was written; a later one wins.
+enum class Origin { kDefault, kFile, kEnvironment, kCommandLine };
+
 /// A value as it was written somewhere.
 struct Given {
   const OptionSpec* spec;
+  Origin origin;
   std::string value;
   std::string source;  ///< as in EffectiveOption
   std::string place;  ///< for messages: "command line", "environment variable X" or "FILE:LINE"
+  bool in_effect = true;  ///< as in EffectiveOption
 };
 
 /// The options after the sub-command. Both "--name value" and "--name=value"; a boolean may stand alone.
@@ -31,8 +36,12 @@ const OptionSpec& known_option(std::string_view name, Scope scope, const std::st
 /// Adds `given`; Error(kUsage) when its option is in the list already.
 void add_once(std::vector<Given>& list, Given given);
 
-/// Environment variables that begin with SHARDTUNE_ and belong to the build, the tools or the tests. A name that ends with
+/// An environment variable that begins with SHARDTUNE_ and belongs to the build, the tools or the tests. A name that ends with
 /// '*' stands for all names with that beginning.
-const std::vector<std::string_view>& tool_variables();
+struct ToolVariable {
+  std::string_view name;
+  std::string_view meaning;  ///< for docs/options.md
+};
+const std::vector<ToolVariable>& tool_variables();
 
 }  // namespace shardtune::options

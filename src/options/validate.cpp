@@ -2,15 +2,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "shardtune/core/error.h"
+#include "turned_off.h"
 #include "value.h"
 
 namespace shardtune::options {
 namespace {
 
-/// Options whose Needs are not met would be ignored without a word.
-void check_needs(const Winners& winners, RunOptions& options) {
+/// Options whose Needs are not met would be ignored without a word. In the order of the table, in which what is needed comes
+/// first.
+void check_needs(Winners& winners, RunOptions& options) {
   for (const OptionSpec& spec : option_table()) {
     const auto given = winners.find(spec.name);
     // An empty text ("adapter_name_or_path =") asks for nothing.
@@ -19,6 +22,7 @@ void check_needs(const Winners& winners, RunOptions& options) {
     const std::string value = value_text(other, options);
     const auto& wanted = spec.needs->values;
     if (std::find(wanted.begin(), wanted.end(), value) != wanted.end()) continue;
+    if (turn_off(winners, spec.name, {other.name}, options)) continue;
     fail(ErrorClass::kUsage, "{}: option {} = {} does nothing while {} is {}; set {} to {}, or remove {}",
          given->second.place, spec.name, given->second.value, other.name, value, other.name, fmt::join(wanted, " or "),
          spec.name);
@@ -34,7 +38,8 @@ void check_command(const Winners& winners, std::string_view command) {
   }
 }
 
-void check_warmup(const Winners& winners, const optim::OptimOptions& optim) {
+void check_warmup(Winners& winners, RunOptions& options) {
+  const optim::OptimOptions& optim = options.optim;
   const auto given = winners.find("warmup_steps");
   if (given == winners.end()) return;
   const std::string& place = given->second.place;
@@ -44,7 +49,8 @@ void check_warmup(const Winners& winners, const optim::OptimOptions& optim) {
          "below 1",
          place, given->second.value);
   }
-  if (optim.warmup_steps > 0 && optim.lr_scheduler_type == "constant") {
+  if (optim.warmup_steps > 0 && optim.lr_scheduler_type == "constant" &&
+      !turn_off(winners, "warmup_steps", {"lr_scheduler_type"}, options)) {
     fail(ErrorClass::kUsage,
          "{}: option warmup_steps = {} does nothing while lr_scheduler_type is constant; set lr_scheduler_type to "
          "constant_with_warmup, or remove warmup_steps",
@@ -52,14 +58,17 @@ void check_warmup(const Winners& winners, const optim::OptimOptions& optim) {
   }
 }
 
-void check_quantisation(const Winners& winners, const RunOptions& options) {
+void check_quantisation(Winners& winners, RunOptions& options) {
   const auto place = [&](const char* name) -> const std::string& { return winners.at(name).place; };
   if (options.quant.use_4bit_quantization && options.quant.use_8bit_quantization)
     fail(ErrorClass::kUsage,
-         "options use_4bit_quantization ({}) and use_8bit_quantization ({}) contradict each other; remove one",
+         "options use_4bit_quantization ({}) and use_8bit_quantization ({}) contradict each other; remove one, or set "
+         "it to "
+         "False",
          place("use_4bit_quantization"), place("use_8bit_quantization"));
   if (!options.quant.quantised_cache.empty() && !options.quant.use_4bit_quantization &&
-      !options.quant.use_8bit_quantization)
+      !options.quant.use_8bit_quantization &&
+      !turn_off(winners, "quantised_cache", {"use_4bit_quantization", "use_8bit_quantization"}, options))
     fail(ErrorClass::kUsage,
          "{}: option quantised_cache = {} does nothing while the base is not quantised; give use_4bit_quantization or "
          "use_8bit_quantization, or remove quantised_cache",
@@ -68,8 +77,30 @@ void check_quantisation(const Winners& winners, const RunOptions& options) {
                                  std::pair("use_8bit_quantization", options.quant.use_8bit_quantization)})
     if (on && !options.adapter.use_peft_lora)
       fail(ErrorClass::kUsage,
-           "{}: option {} = True: quantised weights cannot be trained; give use_peft_lora, or remove {}", place(name),
-           name, name);
+           "{}: option {} = True: quantised weights cannot be trained; give use_peft_lora, or remove {} or set it "
+           "to False",
+           place(name), name, name);
+}
+
+void check_plan(const Winners& winners, const RunOptions& options) {
+  const train::PlanOptions& plan = options.plan;
+  if (!plan.trace.empty() && plan.hardware.empty())
+    fail(ErrorClass::kUsage, "option trace needs a device: give hardware, for example configs/hardware/h100_sxm.ini");
+  const auto normal = [](const std::string& file) { return std::filesystem::path(file).lexically_normal(); };
+  if (!plan.trace.empty() && normal(plan.trace) == normal(plan.json))
+    fail(ErrorClass::kUsage, "options trace ({}) and plan_json ({}) name the same file, {}; give two",
+         winners.at("trace").place, winners.at("plan_json").place, plan.trace);
+  if (plan.document_tokens > options.data.max_length)
+    fail(ErrorClass::kUsage,
+         "{}: option plan_document_tokens = {} is more than max_length = {}, the longest row; lower it, or raise "
+         "max_length",
+         winners.at("plan_document_tokens").place, plan.document_tokens, options.data.max_length);
+  if (plan.fit_gb > 0 && plan.hardware.empty())
+    fail(ErrorClass::kUsage, "option fit needs a device: give hardware, for example configs/hardware/h100_sxm.ini");
+  if (plan.fit_gb > 0 && options.model.memory_budget_gib > 0)
+    fail(ErrorClass::kUsage,
+         "options fit and memory_budget_gib both say what memory there is, fit in 10^9 bytes and memory_budget_gib in "
+         "2^30; remove memory_budget_gib");
 }
 
 }  // namespace
@@ -85,24 +116,18 @@ void check_required(const Winners& winners, std::string_view command) {
        missing.size() > 1 ? "s" : "", fmt::join(missing, ", "), missing.size() > 1 ? "them" : "it", missing.front());
 }
 
-void check_combinations(const Winners& winners, RunOptions& options) {
+void check_combinations(Winners& winners, RunOptions& options) {
   check_command(winners, options.command);
   check_needs(winners, options);
-  check_warmup(winners, options.optim);
+  check_warmup(winners, options);
+  settle_activations(winners, options);
   check_quantisation(winners, options);
-  if (!options.plan.trace.empty() && options.plan.hardware.empty())
-    fail(ErrorClass::kUsage, "option trace needs a device: give hardware, for example configs/hardware/h100_sxm.ini");
-  if (options.plan.fit_gb > 0 && options.plan.hardware.empty())
-    fail(ErrorClass::kUsage, "option fit needs a device: give hardware, for example configs/hardware/h100_sxm.ini");
-  if (options.plan.fit_gb > 0 && options.model.memory_budget_gib > 0)
-    fail(ErrorClass::kUsage,
-         "options fit and memory_budget_gib both say what memory there is, fit in 10^9 bytes and memory_budget_gib in "
-         "2^30; remove memory_budget_gib");
+  check_plan(winners, options);
   // A named checkpoint may lie elsewhere and start a run that replaces the one in output_dir.
   if (options.train.overwrite_output_dir && options.train.resume_from_checkpoint == "true") {
     fail(ErrorClass::kUsage,
-         "options resume_from_checkpoint ({}) and overwrite_output_dir ({}) contradict each other; remove one of them, "
-         "or name a checkpoint that lies elsewhere",
+         "options resume_from_checkpoint ({}) and overwrite_output_dir ({}) contradict each other; remove one of them "
+         "or set it to False, or name a checkpoint that lies elsewhere",
          winners.at("resume_from_checkpoint").place, winners.at("overwrite_output_dir").place);
   }
 }

@@ -12,7 +12,8 @@ using Winners = std::map<std::string_view, Given>;
 /// Error(kUsage) naming all required options that are missing.
 void check_required(const Winners& winners, std::string_view command);
 
-/// Error(kUsage) when explicitly given options contradict each other or one of them would do nothing.
-void check_combinations(const Winners& winners, RunOptions& options);
+/// Error(kUsage) when explicitly given options contradict each other or one of them would do nothing, unless a stronger place
+/// has turned it off: see turn_off().
+void check_combinations(Winners& winners, RunOptions& options);
 
 }  // namespace shardtune::options

@@ -18,11 +18,36 @@ struct Overloaded : Visitors... {
 template <typename... Visitors>
 Overloaded(Visitors...) -> Overloaded<Visitors...>;
 
+/// Words for the same thing, of which a list has one at most.
+const std::vector<std::vector<std::string_view>> kSameThing = {{"bfloat16", "bf16"},
+                                                               {"float16", "fp16", "half"},
+                                                               {"float32", "fp32", "float"},
+                                                               {"cuda", "gpu"},
+                                                               {"no", "none", "never", "off", "false"}};
+
+bool holds(const std::vector<std::string_view>& names, std::string_view name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+/// The value of the list that was probably meant, or "". What has a meaning of its own is no slip of the finger: float16 is
+/// one letter from bfloat16 and something else.
+std::string probably_meant(const std::string& value, const std::vector<std::string_view>& names) {
+  const bool is_word =
+      std::any_of(names.begin(), names.end(), [&](auto name) { return edit_distance(name, value) == 0; });
+  for (const auto& words : kSameThing) {
+    const auto same = [&](std::string_view word) { return edit_distance(word, value) == 0; };
+    if (is_word || std::none_of(words.begin(), words.end(), same)) continue;
+    const auto found = std::find_if(words.begin(), words.end(), [&](auto word) { return holds(names, word); });
+    return found == words.end() ? "" : std::string(*found);
+  }
+  return nearest_name(value, names);
+}
+
 [[noreturn]] void refuse(const Given& given) {
   std::string hint;
   if (const auto* choices = std::get_if<Choices>(&given.spec->allowed)) {
-    const std::string nearest = nearest_name(given.value, choices->names);
-    if (!nearest.empty()) hint = fmt::format("; did you mean '{}'?", nearest);
+    const std::string meant = probably_meant(given.value, choices->names);
+    if (!meant.empty()) hint = fmt::format("; did you mean '{}'?", meant);
   }
   fail(ErrorClass::kUsage, "{}: option {}: '{}' is not allowed; expected {}{}", given.place, given.spec->name,
        given.value, allowed_text(*given.spec), hint);
@@ -69,8 +94,11 @@ std::string parse_text(const Given& given) {
   const OptionSpec& spec = *given.spec;
   if (given.value.empty() && spec.required) refuse(given);
   if (const auto* choices = std::get_if<Choices>(&spec.allowed)) {
-    if (std::find(choices->names.begin(), choices->names.end(), given.value) == choices->names.end()) refuse(given);
-    return given.value;
+    if (holds(choices->names, given.value)) return given.value;
+    // Where true and false are among the names, every spelling of them will do.
+    const auto word = parse_boolean(given.value);
+    if (word && holds(choices->names, "true")) return *word ? "true" : "false";
+    refuse(given);
   }
   // Line breaks and broken UTF-8 in a name are slips of a script, and would garble logs and stored JSON.
   if (escape_control(given.value) != given.value || !json_can_hold(given.value)) refuse(given);
@@ -106,6 +134,15 @@ void assign(const Given& given, RunOptions& options) {
                  },
              },
              given.spec->slot(options));
+}
+
+void set_default(const OptionSpec& spec, RunOptions& options) {
+  RunOptions defaults;
+  std::visit(Overloaded{
+                 [](std::monostate) {},
+                 [&](auto* slot) { *slot = *std::get<decltype(slot)>(spec.slot(defaults)); },
+             },
+             spec.slot(options));
 }
 
 std::string value_text(const OptionSpec& spec, RunOptions& options) {

@@ -13,6 +13,9 @@ namespace shardtune::options {
 /// and what is allowed.
 void assign(const Given& given, RunOptions& options);
 
+/// Writes the default into the option struct.
+void set_default(const OptionSpec& spec, RunOptions& options);
+
 /// Text form of the current value; parses back to the same value.
 std::string value_text(const OptionSpec& spec, RunOptions& options);
 

@@ -11,6 +11,7 @@
 #include "activation_policy.h"
 #include "ledger_report.h"
 #include "shardtune/core/blas.h"
+#include "shardtune/core/counted.h"
 #include "shardtune/quant/options.h"
 
 namespace shardtune::train {
@@ -24,9 +25,10 @@ std::string describe_rows(const Run& run) {
   for (int rank = 0; rank < run.communicator->size(); ++rank) idle += run.train_loader->rows(0, 0, 0, rank).empty();
   if (idle > 0)
     text += fmt::format(
-        "warning: {} of {} ranks get no training rows, because an epoch has {} micro-batches; they take part with zero "
-        "weight. Start fewer ranks{}\n",
-        idle, run.communicator->size(), run.communicator->size() - idle,
+        "warning: {} of {} ranks {} no training rows, because an epoch has {}; {} part with zero weight. Start fewer "
+        "ranks{}\n",
+        idle, run.communicator->size(), idle == 1 ? "gets" : "get",
+        counted(run.communicator->size() - idle, "micro-batch", "micro-batches"), idle == 1 ? "it takes" : "they take",
         run.options.train.per_device_train_batch_size > 1 ? ", or lower --per_device_train_batch_size"
         : run.options.data.packing                        ? ", or lower --max_length"
                                                           : "");
@@ -51,17 +53,19 @@ std::string describe_trained(const Run& run) {
   std::string text;
   if (run.lora) {
     const auto& lora = *run.lora;
-    text = fmt::format("LoRA: r {}, alpha {}, scale {:.6g}, dropout {}, on {} modules:{}\n", lora.rank, lora.alpha,
-                       lora.scaling(), lora.dropout, lora.modules.size(), describe_modules(lora.modules));
+    text =
+        fmt::format("LoRA: r {}, alpha {}, scale {:.6g}, dropout {}, on {}:{}\n", lora.rank, lora.alpha, lora.scaling(),
+                    lora.dropout, counted(lora.modules.size(), "module"), describe_modules(lora.modules));
   }
-  return text + fmt::format("trained: {} of {} weights ({:.4f} %) in {} tensors\n", trained, total,
-                            100.0 * static_cast<double>(trained) / static_cast<double>(total), tensors);
+  return text + fmt::format("trained: {} of {} weights ({:.4f} %) in {}\n", trained, total,
+                            100.0 * static_cast<double>(trained) / static_cast<double>(total),
+                            counted(tensors, "tensor"));
 }
 
 /// What is in effect, whichever options said so.
 std::string describe_policy(const fsdp::Policy& policy) {
   if (policy.shard_size == 1) return "every rank holds all weights";
-  const std::string groups = fmt::format("weights in shards over {} ranks", policy.shard_size);
+  const std::string groups = fmt::format("weights in shards over {}", counted(policy.shard_size, "rank"));
   switch (policy.reshard) {
     case fsdp::Reshard::kAfterForward: return groups + ", let go after forward";
     case fsdp::Reshard::kAfterBackward: return groups + ", kept to backward";
@@ -86,17 +90,19 @@ LedgerPeak standing_ledger() {
 
 void print_banner(const Run& run, const options::ParseResult& parsed) {
   std::string text = options::format_effective(parsed.effective);
-  text += fmt::format("ranks: {} over MPI, {} threads each, {}; {}; base in {}{}{}\n", run.communicator->size(),
-                      at::get_num_threads(), ops::describe_blas(), describe_policy(run.policy),
+  text += fmt::format("ranks: {} over MPI, {} each, {}; {}; base in {}{}{}\n", run.communicator->size(),
+                      counted(at::get_num_threads(), "thread"), ops::describe_blas(), describe_policy(run.policy),
                       type_name(run.precision.compute), describe_base_format(run),
                       run.shards->shares_base() ? ", shared by the ranks of a node" : "");
-  text += fmt::format("model: {} layers, width {}, {} heads, {} key/value heads, vocabulary {}{}\n", run.config.layers,
-                      run.config.hidden_size, run.config.heads, run.config.kv_heads, run.config.vocab_size,
+  text += fmt::format("model: {}, width {}, {}, {}, vocabulary {}{}\n", counted(run.config.layers, "layer"),
+                      run.config.hidden_size, counted(run.config.heads, "head"),
+                      counted(run.config.kv_heads, "key/value head"), run.config.vocab_size,
                       run.config.tied_embeddings ? ", tied embeddings" : "");
   if (!run.unlisted_tensors.empty())
     text += fmt::format(
-        "notice: {} tensors of the model's files are not in model.safetensors.index.json and are left out: {}\n",
-        run.unlisted_tensors.size(), fmt::join(run.unlisted_tensors, " "));
+        "notice: {} not in model.safetensors.index.json and left out: {}\n",
+        counted(run.unlisted_tensors.size(), "tensor of the model's files is", "tensors of the model's files are"),
+        fmt::join(run.unlisted_tensors, " "));
   text += run.cache_note;
   text += describe_activations(run);
   text += describe_trained(run);
@@ -144,7 +150,7 @@ std::vector<std::pair<std::string, std::string>> fixed_settings(const Run& run) 
 std::string given_options(const options::ParseResult& parsed) {
   std::string text;
   for (const auto& option : parsed.effective)
-    if (option.source != "default") text += option.name + " = " + option.value + "\n";
+    if (options::is_given(option)) text += option.name + " = " + option.value + "\n";
   return text;
 }
 

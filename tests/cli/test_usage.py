@@ -41,6 +41,27 @@ class Usage(CliTest):
             with self.subTest(ranks=n):
                 self.check_failed_cleanly(done, 2, "usage", ["'tune'", "train"])
 
+    def test_common_slips(self):
+        self.refuse(lora_options(dtype="bf16"), "'bf16' is not allowed", "did you mean 'bfloat16'?", ranks=(2,))
+        self.refuse(lora_options(adapter_name_or_path=None, lora_target_modules="all_linear"), "'all_linear' matches no module",
+                    "all-linear", ranks=(2,))
+
+    def test_switch_of_the_file_is_turned_off(self):
+        config = self.scratch / "run.ini"
+        config.write_text("save_strategy = steps\nsave_steps = 1\nlr_scheduler_type = cosine\nwarmup_steps = 2\n")
+        base = {name: value for name, value in lora_options().items() if name not in ("save_strategy", "lr_scheduler_type")}
+        out = self.scratch / "out"
+        done = run(2, options(base, config=config, save_strategy="no", lr_scheduler_type="constant", output_dir=out))
+        self.check_succeeded(done)
+        self.assertRegex(done.out, r"save_steps +1 +\(config .*, without effect\)")
+        self.assertRegex(done.out, r"warmup_steps +2 +\(config .*, without effect\)")
+        self.assertEqual(list(out.glob("checkpoint-*")), [])
+        self.assertNotIn("warmup_steps", (out / "README.md").read_text())
+
+    def test_variables_of_the_tools_are_left_alone(self):
+        done = run(2, options(lora_options(output_dir=self.scratch / "out")), ranks_env={"SHARDTUNE_SKIP_PACKAGES": "1"})
+        self.check_succeeded(done)
+
     def test_help_comes_once(self):
         for n, done in in_parallel(lambda n: run(n, ["train", "--help"]), RANKS).items():
             with self.subTest(ranks=n):

@@ -31,7 +31,10 @@ struct RunOptions {
 struct EffectiveOption {
   std::string name;
   std::string value;  ///< text form that parses back to the same value
-  std::string source;  ///< "default" | "command line" | "environment" | "config FILE"
+  std::string
+      source;  ///< "default" | "command line" | "environment" | "config FILE", the last two perhaps ", without effect"
+  /// False for a value whose condition a stronger place has turned off: the run has the default instead, and only lists show it.
+  bool in_effect = true;
 
   bool operator==(const EffectiveOption&) const = default;
 };
@@ -44,18 +47,23 @@ struct ParseResult {
 
 /// Reads the command line (argv[1] is the sub-command) over the environment (SHARDTUNE_<NAME>) over the INI file of
 /// --config. Unknown keys, wrong values and contradictions are Error(kUsage) naming the option, the value, where it came
-/// from and what is allowed or the nearest known name. Nothing is repaired silently. `environment` is a list of
+/// from and what is allowed or the nearest known name. Nothing is repaired silently: an option whose condition a stronger place
+/// turns off has its default, and is listed as without effect. `environment` is a list of
 /// "NAME=VALUE" strings that ends with a null pointer (the C library's `environ`), or a null pointer for none. Only the
 /// INI file is opened; no other path is looked at. Touches no global state; every rank may call it on its own.
 ParseResult parse_options(int argc, const char* const* argv, const char* const* environment);
 
-/// Names of the options that do not have their value by default.
+/// Whether the value was given somewhere and counts.
+bool is_given(const EffectiveOption& option);
+
+/// Names of the options that are given.
 std::set<std::string> given_names(const std::vector<EffectiveOption>& options);
 
-/// The options for the start banner: one line "  name  value  (source)" each, columns aligned, in the given order.
+/// The options for the start banner: one line "  name  value  (source)" each, columns aligned, in the given order. A default
+/// that says nothing by itself is told in words.
 std::string format_effective(const std::vector<EffectiveOption>& options);
 
-/// The options of a run that do not come from their default, as the text of an INI file in the given order; those of `shardtune
+/// The options of a run that are given, as the text of an INI file in the given order; those of `shardtune
 /// plan` alone are left out. A value that no INI file can hold becomes a comment that says so.
 std::string effective_as_ini(const std::vector<EffectiveOption>& options);
 

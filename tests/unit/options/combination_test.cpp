@@ -51,9 +51,8 @@ TEST(Combination, AdamsOptionsNeedAdam) {
 }
 
 TEST(Combination, TheOffendingPlaceIsNamed) {
-  const TemporaryFile file("use_peft_lora = True\nlora_r = 4\n");
-  EXPECT_TRUE(
-      says(refusal(train({"--config", file.path(), "--use_peft_lora", "False"})), {file.path() + ":2", "lora_r"}));
+  const TemporaryFile file("use_peft_lora = False\nlora_r = 4\n");
+  EXPECT_TRUE(says(refusal(train({"--config", file.path()})), {file.path() + ":2", "lora_r"}));
   EXPECT_TRUE(says(refusal(train(), {"SHARDTUNE_LORA_R=4"}), {"environment variable SHARDTUNE_LORA_R"}));
 }
 

@@ -97,6 +97,7 @@ TEST(Help, NamesEveryOptionWithGroupsUnitsAndDefaults) {
   EXPECT_TRUE(
       says(text, {"mpirun -np 2 shardtune train --config", "\nAdapter\n", "\nOptimizer\n",
                   "--max_length INTEGER  [tokens]", "Default: 1024.", "Required.", "Only with use_peft_lora = True."}));
+  EXPECT_TRUE(says(text, {"\n       shardtune plan --world_size RANKS", "configs/shapes/llama-3.1-70b"}));
   for (const char* later : {"shardtune merge", "shardtune evaluate"})
     EXPECT_EQ(text.find(later), std::string::npos) << later;
 }
@@ -132,6 +133,7 @@ TEST(Docs, OptionsPageIsWhatTheCodePrints) {
   text << file.rdbuf();
   EXPECT_EQ(text.str(), run({"help-markdown"}).help)
       << "docs/options.md is out of date; write it anew with: build/shardtune help-markdown > docs/options.md";
+  EXPECT_TRUE(says(text.str(), {"| `SHARDTUNE_SKIP_PACKAGES` | `1`: ", "without effect"}));
 }
 
 }  // namespace

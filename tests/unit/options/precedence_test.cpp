@@ -54,7 +54,8 @@ TEST(Environment, UnknownNamesAreRefusedWithTheNearestKnownOne) {
 TEST(Environment, VariablesOfToolsAndOthersAreLeftAlone) {
   const auto result =
       run(train(), {"SHARDTUNE_LIBTORCH=/x", "SHARDTUNE_CACHE=/x", "SHARDTUNE_TEST_DATA=/x", "SHARDTUNE_TEST_RANKS=2",
-                    "SHARDTUNE_BINARY=/x", "SHARDTUNE_DEMO_MODEL=/x", "SEED=9", "shardtune_seed=9", "PATH=/bin"});
+                    "SHARDTUNE_BINARY=/x", "SHARDTUNE_DEMO_MODEL=/x", "SHARDTUNE_SKIP_PACKAGES=1",
+                    "SHARDTUNE_MATRIX=all", "SEED=9", "shardtune_seed=9", "PATH=/bin"});
   EXPECT_EQ(result.options.data.seed, 42u);
   // Only the pattern with a star covers longer names.
   EXPECT_TRUE(says(refusal(train(), {"SHARDTUNE_CACHE_DIR=/x"}), {"SHARDTUNE_CACHE_DIR"}));
@@ -103,6 +104,13 @@ TEST(Effective, BannerIsAlignedAndComplete) {
   const std::string text = format_effective({{"a", "1", "default"}, {"long_name", "", "config x.ini"}});
   EXPECT_EQ(text, "  a          1  (default)\n  long_name  -  (config x.ini)\n");
   EXPECT_EQ(format_effective({}), "");
+}
+
+TEST(Effective, ADefaultThatSaysNothingIsToldInWords) {
+  const std::string text = format_effective(run(train()).effective);
+  const auto begin = text.find("  gradient_checkpointing ");
+  EXPECT_TRUE(says(text.substr(begin, text.find('\n', begin) - begin), {"as activation_policy says", "(default)"}));
+  EXPECT_TRUE(says(format_effective({{"gradient_checkpointing", "True", "command line"}}), {"True", "(command line)"}));
 }
 
 TEST(Effective, JsonKeepsOrderAndTexts) {

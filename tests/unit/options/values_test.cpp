@@ -134,11 +134,29 @@ TEST(Values, ChoicesNameWhatIsAllowed) {
       {{"eval_strategy", "epochs"}, {"no, steps or epoch", "did you mean 'epoch'"}},
       {{"save_strategy", "best"}, {"no, steps or epoch"}},
       {{"chat_template_format", "none"}, {"tokenizer or chatml"}},
+      {{"dtype", "bf16"}, {"did you mean 'bfloat16'?"}},
+      {{"dtype", "fp32"}, {"did you mean 'float32'?"}},
+      {{"mixed_precision", "bfloat16"}, {"did you mean 'bf16'?"}},
+      {{"save_strategy", "never"}, {"did you mean 'no'?"}},
+      {{"save_strategy", "False"}, {"did you mean 'no'?"}},
   };
   for (const auto& [test, parts] : cases) {
     expect_refused(test);
     EXPECT_TRUE(says(refusal(with(test)), parts));
   }
+}
+
+TEST(Values, NoHintLeadsToAnotherMeaning) {
+  EXPECT_EQ(refusal(train({"--dtype", "float16"})).find("did you mean"), std::string::npos);
+  EXPECT_TRUE(says(refusal({"plan", "--model_name_or_path", "m", "--plan_device", "gpu"}), {"did you mean 'cuda'?"}));
+}
+
+TEST(Values, TrueAndFalseInAListHaveEverySpelling) {
+  for (const char* value : {"True", "true", "1", "yes"})
+    EXPECT_EQ(run(train({"--share_base_on_node", value})).options.fsdp.share_base_on_node, "true");
+  for (const char* value : {"False", "false", "0", "no"})
+    EXPECT_EQ(run(train({"--share_base_on_node", value})).options.fsdp.share_base_on_node, "false");
+  EXPECT_TRUE(says(refusal(train({"--share_base_on_node", "maybe"})), {"auto, true or false"}));
 }
 
 TEST(Values, EveryChoiceIsAccepted) {
