@@ -20,8 +20,14 @@ namespace {
 
 using namespace shardtune;
 
-/// `shardtune plan` is one process on its own, without MPI.
+/// `shardtune plan` is one process on its own, without MPI: of those that a launcher started, the first one works.
 int run_plan(const options::ParseResult& parsed) {
+  if (!comm::MpiSession::is_first_process()) return 0;
+  if (const int processes = comm::MpiSession::launched_processes(); processes > 1)
+    fmt::print(stderr,
+               "notice: {} processes were started, and one of them plans; the ranks of the job are those of "
+               "--world_size, here {}\n",
+               processes, parsed.options.plan.world_size);
   try {
     ops::choose_blas(parsed.options.model.blas);
     train::run_plan_command(parsed);

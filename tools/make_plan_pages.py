@@ -137,6 +137,7 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         plans = list(pool.map(lambda entry: make_plan(options.binary, entry[1]), MEMORY + TIME))
     out = pathlib.Path(options.out)
+    out.mkdir(parents=True, exist_ok=True)
     (out / "memory.md").write_text(memory_page(plans[:len(MEMORY)]), encoding="utf-8")
     (out / "time.md").write_text(time_page(plans, plans[len(MEMORY):]), encoding="utf-8")
 

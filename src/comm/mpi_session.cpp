@@ -1,5 +1,6 @@
 #include <mpi.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string_view>
 
@@ -48,6 +49,13 @@ bool MpiSession::is_first_process() {
   for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID"})
     if (const char* rank = std::getenv(name)) return std::string_view(rank) == "0";
   return true;
+}
+
+int MpiSession::launched_processes() {
+  // Slurm's own SLURM_NTASKS is set in a batch script, too, where one process runs.
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
+    if (const char* size = std::getenv(name)) return std::max(1, std::atoi(size));
+  return 1;
 }
 
 }  // namespace shardtune::comm

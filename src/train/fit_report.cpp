@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "ledger_report.h"
+#include "shardtune/core/counted.h"
 
 namespace shardtune::train {
 namespace {
@@ -27,14 +28,14 @@ std::string fit_report(const plan::Fit& fit, const PlanOptions& job) {
   const plan::PlannedSettings& best = fit.fastest.front();
   const StepTime& time = *best.plan.time;
   std::string text = fmt::format(
-      "settings for {} with {} GB, rank {} of {} ({} ranks a node); an estimate, nothing was loaded and nothing "
+      "settings for {} with {} GB, rank {} of {} ({} a node); an estimate, nothing was loaded and nothing "
       "trained\n",
-      time.device, job.fit_gb, job.rank, job.world_size, job.ranks_per_node);
+      time.device, job.fit_gb, job.rank, job.world_size, counted(job.ranks_per_node, "rank"));
   if (job.device == "cuda")
     text += fmt::format("every peak below has {:.2f} GB in it for the CUDA context and the buffers of the libraries\n",
                         gigabytes(kCudaContextBytes));
-  text += fmt::format("looked at {} settings with {} plans in {:.1f} s; the fastest that fit:\n\n", fit.settings,
-                      fit.plans, fit.seconds);
+  text += fmt::format("looked at {} with {} in {:.1f} s; the fastest that fit:\n\n", counted(fit.settings, "setting"),
+                      counted(fit.plans, "plan"), fit.seconds);
   text += " peak GB    s/step   tokens/s    rows x micro chunk tokens  policy       order              strategy\n";
   for (const plan::PlannedSettings& one : fit.fastest) text += row(one);
   text += "\n#---- the fastest, for --config\n";

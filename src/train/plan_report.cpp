@@ -6,6 +6,9 @@
 
 #include "fit_report.h"
 #include "ledger_report.h"
+#include "plan/hardware.h"
+#include "shardtune/core/counted.h"
+#include "shardtune/core/error.h"
 #include "shardtune/io/files.h"
 #include "shardtune/train/plan.h"
 
@@ -55,34 +58,58 @@ ordered_json as_json(const StepTime& time) {
           {"all_flops_share", time.all_flops_share}};
 }
 
+/// The device's memory beside what a rank takes of it, the context included.
+std::string memory_verdict(const Plan& plan, const PlanOptions& job) {
+  const auto device = static_cast<std::int64_t>(plan.time->device_bytes);
+  const std::int64_t needed = needed_bytes(plan, job);
+  return fmt::format("memory: {} GB at most, {}: {} the {} GB of {}\n", gb(needed),
+                     job.device == "cuda"
+                         ? fmt::format("of which about {:.1f} GB for the CUDA context and the buffers of the libraries",
+                                       gigabytes(kCudaContextBytes))
+                         : "with the rank's share of what the ranks of a node have in common",
+                     needed <= device ? "fits" : "does not fit", gigabytes(device), plan.time->device);
+}
+
 std::string report(const Plan& plan, const PlanOptions& job) {
   std::string text =
-      fmt::format("plan for rank {} of {} ({} ranks a node, {}); nothing was loaded and nothing trained\n", job.rank,
-                  job.world_size, job.ranks_per_node, job.device == "cuda" ? "GPUs" : "processors");
+      fmt::format("plan for rank {} of {} ({} a node, {}); nothing was loaded and nothing trained\n", job.rank,
+                  job.world_size, counted(job.ranks_per_node, "rank"), job.device == "cuda" ? "GPUs" : "processors");
   text += fmt::format("weights: {}, of which {} are trained\n", plan.weights, plan.trained_weights);
   text += fmt::format(
-      "a step: {} tokens, {} targets over all ranks; {} TFLOP in matrix products, {} in attention "
+      "a step: {}, {} over all ranks; {} TFLOP in matrix products, {} in attention "
       "on this rank\n",
-      plan.tokens, plan.targets, figure(plan.matmul_flops / 1e12, 1), figure(plan.attention_flops / 1e12, 1));
+      counted(plan.tokens, "token"), counted(plan.targets, "target"), figure(plan.matmul_flops / 1e12, 1),
+      figure(plan.attention_flops / 1e12, 1));
   text += plan.activations;
-  text += fmt::format("collectives of a step: {} gathers of {} GB, {} exchanges of {} GB, {} control calls\n",
-                      plan.collectives.all_gathers, gb(static_cast<std::int64_t>(plan.collectives.all_gather_bytes)),
-                      plan.collectives.exchanges, gb(static_cast<std::int64_t>(plan.collectives.exchange_bytes)),
-                      plan.collectives.control);
+  text += fmt::format(
+      "collectives of a step: {} of {} GB, {} of {} GB, {}\n", counted(plan.collectives.all_gathers, "gather"),
+      gb(static_cast<std::int64_t>(plan.collectives.all_gather_bytes)), counted(plan.collectives.exchanges, "exchange"),
+      gb(static_cast<std::int64_t>(plan.collectives.exchange_bytes)),
+      counted(plan.collectives.control, "control call"));
   text += fmt::format("\npeak of a step: {} GB, in {}\n", gb(plan.step.bytes), plan.step.phase);
   text += ledger_table(plan.step);
   text += fmt::format("peak while loading {} GB, while saving {} GB; on the host {} GB\n", gb(plan.load.bytes),
                       gb(plan.save.bytes),
                       gb(std::max({plan.load.host_bytes, plan.step.host_bytes, plan.save.host_bytes})));
-  if (plan.time) text += time_report(*plan.time);
-  if (job.device == "cuda")
+  if (plan.time) text += time_report(*plan.time) + memory_verdict(plan, job);
+  else if (job.device == "cuda")
     text +=
         fmt::format("beside this lie the CUDA context and the buffers of the libraries: about {:.1f} GB, not counted\n",
                     gigabytes(kCudaContextBytes));
   return text + fmt::format("planned in {:.2f} s\n", plan.seconds_to_plan);
 }
 
-ordered_json as_json(const Plan& plan) {
+ordered_json memory_json(const Plan& plan, const PlanOptions& job) {
+  const std::int64_t needed = needed_bytes(plan, job);
+  ordered_json json = {{"needed_bytes", needed}, {"device_bytes", nullptr}, {"fits", nullptr}};
+  if (plan.time) {
+    json["device_bytes"] = static_cast<std::int64_t>(plan.time->device_bytes);
+    json["fits"] = needed <= static_cast<std::int64_t>(plan.time->device_bytes);
+  }
+  return json;
+}
+
+ordered_json as_json(const Plan& plan, const PlanOptions& job) {
   return {{"weights", plan.weights},
           {"trained_weights", plan.trained_weights},
           {"tokens", plan.tokens},
@@ -93,16 +120,32 @@ ordered_json as_json(const Plan& plan) {
           {"load", ledger_json(plan.load)},
           {"step", ledger_json(plan.step)},
           {"save", ledger_json(plan.save)},
+          {"memory", memory_json(plan, job)},
           {"time", plan.time ? as_json(*plan.time) : ordered_json()}};
+}
+
+/// What the hardware file settles: how many ranks a node can have when nobody said it, and how much memory there is to fit.
+void apply_hardware(PlanOptions& job, const std::set<std::string>& explicitly_set) {
+  if (job.hardware.empty()) return;
+  const plan::Hardware hardware = plan::read_hardware(job.hardware);
+  if (!explicitly_set.contains("ranks_per_node"))
+    job.ranks_per_node = std::min<std::int64_t>(job.ranks_per_node, hardware.gpus_per_node);
+  if (job.fit_gb * 1e9 > hardware.memory_bytes)
+    fail(ErrorClass::kUsage,
+         "option fit = {} GB is more than the {} GB of {} (memory_gb in {}); give at most that, or a file with the "
+         "device's memory",
+         job.fit_gb, hardware.memory_bytes / 1e9, hardware.device, job.hardware);
 }
 
 }  // namespace
 
-void run_plan_command(const options::ParseResult& parsed) {
+void run_plan_command(const options::ParseResult& given) {
+  options::ParseResult parsed = given;
   const std::set<std::string> explicitly_set = options::given_names(parsed.effective);
+  check_can_write("plan_json", parsed.options.plan.json);
+  check_can_write("trace", parsed.options.plan.trace);
+  apply_hardware(parsed.options.plan, explicitly_set);
   const PlanOptions& job = parsed.options.plan;
-  check_can_write("plan_json", job.json);
-  check_can_write("trace", job.trace);
   Plan made;
   std::string text;
   if (job.fit_gb > 0) {
@@ -114,7 +157,7 @@ void run_plan_command(const options::ParseResult& parsed) {
     text = report(made, job);
   }
   std::fputs(text.c_str(), stdout);
-  if (!job.json.empty()) io::write_file_atomic(job.json, as_json(made).dump(2) + "\n");
+  if (!job.json.empty()) io::write_file_atomic(job.json, as_json(made, job).dump(2) + "\n");
 }
 
 }  // namespace shardtune::train

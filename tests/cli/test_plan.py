@@ -11,6 +11,7 @@ from pathlib import Path
 from support import BINARY, CASES, SANITIZER, CliTest, environment, main, options, read_lines, run
 
 ROOT = Path(__file__).resolve().parents[2]
+H100 = str(ROOT / "configs" / "hardware" / "h100_sxm.ini")
 LENGTH = 96
 DEMO = os.environ.get("SHARDTUNE_DEMO_MODEL", "")
 PURPOSES_AT_LEAST = 4096  # bytes; what is smaller is compared with this much room: token ids and the like
@@ -173,12 +174,13 @@ class Pages(CliTest):
     """docs/memory.md and docs/time.md are what the script writes today, and keep to the aims."""
 
     def test_pages_and_aims(self):
-        subprocess.run([sys.executable, str(ROOT / "tools" / "make_plan_pages.py"), "--binary", BINARY, "--out", str(self.scratch)],
+        out = self.scratch / "new" / "folder"
+        subprocess.run([sys.executable, str(ROOT / "tools" / "make_plan_pages.py"), "--binary", BINARY, "--out", str(out)],
                        check=True, env=environment(), stdin=subprocess.DEVNULL)
         for page in ("memory.md", "time.md"):
-            self.assertEqual((self.scratch / page).read_text(), (ROOT / "docs" / page).read_text(),
+            self.assertEqual((out / page).read_text(), (ROOT / "docs" / page).read_text(),
                              f"run tools/make_plan_pages.py: docs/{page} is not what it writes")
-        peaks = re.findall(r"^\| ([^|]*) \| \*\*([0-9.]+)\*\*", (self.scratch / "memory.md").read_text(), re.MULTILINE)
+        peaks = re.findall(r"^\| ([^|]*) \| \*\*([0-9.]+)\*\*", (out / "memory.md").read_text(), re.MULTILINE)
         # GB: the PEFT guide's users saw 72 to 80, and 35.6 with NF4.
         for (name, peak), most in zip(peaks[:2] + peaks[5:6], (44, 33, 27)):
             self.assertLessEqual(float(peak), most, name)
@@ -206,8 +208,7 @@ class Refused(CliTest):
                     "--plan_trained_fraction 0.001 leaves no trained token in a document of 64 tokens")
 
     def test_more_ranks_than_gpus_on_a_node(self):
-        self.refuse(2, self.model() + ["--world_size", "16", "--ranks_per_node", "16", "--hardware",
-                                       str(ROOT / "configs/hardware/h100_sxm.ini")], "option ranks_per_node = 16", "has 8 GPUs")
+        self.refuse(2, self.model() + ["--world_size", "16", "--ranks_per_node", "16", "--hardware", H100], "option ranks_per_node = 16", "has 8 GPUs")
 
     def test_figures_for_something_that_is_no_file(self):
         self.refuse(1, self.model() + ["--max_length", "64", "--plan_json", "/dev/null"],
@@ -216,6 +217,25 @@ class Refused(CliTest):
         # Told before the work: the hardware file that is missing would be found only then.
         self.refuse(1, self.model() + ["--max_length", "64", "--hardware", "/nowhere.ini", "--trace", "/nowhere/trace.json"],
                     "option trace = /nowhere/trace.json: /nowhere/trace.json: cannot create the file")
+
+    def test_trace_and_figures_in_one_file(self):
+        self.refuse(2, self.model() + ["--max_length", "64", "--hardware", H100, "--trace", f"{self.scratch}/x.json", "--plan_json",
+                                       f"{self.scratch}/./x.json"], "trace", "plan_json", "name the same file")
+
+    def test_documents_longer_than_rows(self):
+        self.refuse(2, self.model() + ["--max_length", "64", "--plan_document_tokens", "65"],
+                    "option plan_document_tokens = 65 is more than max_length = 64")
+
+    def test_name_of_a_device_instead_of_its_file(self):
+        done = subprocess.run([BINARY, "plan"] + self.model() + ["--hardware", "h100_sxm"], env=environment(), check=False,
+                              capture_output=True, text=True, cwd=ROOT)
+        self.assertEqual(done.returncode, 2, done.stderr)
+        self.assertIn("did you mean configs/hardware/h100_sxm.ini?", done.stderr)
+        self.refuse(2, self.model() + ["--hardware", "abacus"], "hardware file 'abacus': there is no such file", "configs/hardware/*.ini")
+
+    def test_file_instead_of_the_folder(self):
+        file = CASES / "base-gqa" / "config.json"
+        self.refuse(1, ["--model_name_or_path", str(file)], f"'{file}' is a file", f"here '{file.parent}'")
 
     def test_rows_beyond_what_can_be_planned(self):
         self.refuse(2, self.model() + ["--max_length", "16777216", "--per_device_train_batch_size", "65536"],
@@ -239,7 +259,7 @@ gpus_per_node = 8
 bf16_tflops = 1e-3
 fp16_tflops = 1e-3
 fp32_tflops = 1e-3
-memory_gb = 1
+memory_gb = 2
 memory_gb_per_second = 1
 link_gb_per_second = 0.1
 network_gb_per_second = 0.01
@@ -253,6 +273,61 @@ intra_node_efficiency = 0.5
 inter_node_efficiency = 0.5
 pcie_efficiency = 0.5
 """
+
+
+class OnADevice(CliTest):
+    """What the hardware file says of memory and nodes."""
+
+    def make(self, *more, **figures):
+        hardware = self.scratch / "hardware.ini"
+        text = HARDWARE
+        for key, value in figures.items():
+            text = re.sub(f"^{key} = .*$", f"{key} = {value}", text, flags=re.MULTILINE)
+        hardware.write_text(text)
+        written = self.scratch / "plan.json"
+        done = plan(["--model_name_or_path", str(CASES / "base-gqa"), "--max_length", "64", "--hardware", str(hardware),
+                     "--plan_json", str(written), *more])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout, json.loads(written.read_text())
+
+    def test_whether_it_fits(self):
+        for memory, fits, words in (("2", True, "fits the 2 GB of a small one"), ("1.5", False, "does not fit the 1.5 GB of a small one")):
+            text, figures = self.make(memory_gb=memory)
+            lines = [line for line in text.splitlines() if line.startswith("memory: ")]
+            self.assertEqual(len(lines), 1, text)
+            self.assertIn(words, lines[0])
+            self.assertIn("1.5 GB for the CUDA context", lines[0])
+            self.assertEqual(figures["memory"]["fits"], fits)
+            self.assertEqual(figures["memory"]["device_bytes"], int(float(memory) * 1e9))
+            most = max(figures[part]["bytes"] for part in ("load", "step", "save"))
+            self.assertEqual(figures["memory"]["needed_bytes"], most + 1_500_000_000)
+
+    def test_node_with_fewer_gpus(self):
+        for gpus, nodes in (("4", "4 ranks a node"), ("1", "1 rank a node"), ("16", "8 ranks a node")):
+            text, _ = self.make("--world_size", "16", gpus_per_node=gpus)
+            self.assertIn(f"({nodes}, GPUs)", text)
+        text, _ = self.make("--world_size", "16", "--ranks_per_node", "2", gpus_per_node="4")
+        self.assertIn("(2 ranks a node, GPUs)", text)
+
+    def test_without_hardware(self):
+        written = self.scratch / "plan.json"
+        done = plan(["--model_name_or_path", str(CASES / "base-gqa"), "--max_length", "64", "--plan_json", str(written)])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("beside this lie the CUDA context", done.stdout)
+        memory = json.loads(written.read_text())["memory"]
+        self.assertEqual((memory["device_bytes"], memory["fits"]), (None, None))
+
+
+class UnderMpirun(CliTest):
+    def test_one_process_plans(self):
+        done = run(2, ["plan", "--model_name_or_path", CASES / "base-gqa", "--max_length", "64", "--world_size", "4"])
+        self.check_succeeded(done)
+        self.assertEqual(done.out.count("plan for rank 0 of 4"), 1, done.text())
+        self.assertEqual(done.err.count("notice: 2 processes were started, and one of them plans"), 1, done.text())
+
+    def test_an_error_comes_once(self):
+        done = run(2, ["plan", "--model_name_or_path", CASES / "base-gqa", "--plan_rank", "4"])
+        self.check_failed_cleanly(done, 2, "usage", ["plan_rank"])
 
 
 class Fit(CliTest):
@@ -341,6 +416,9 @@ class Fit(CliTest):
         self.refuse(self.job() + self.planning(fit=1e-5), "--fit 1e-05: nothing fits; the least is 0.001 GB a device",
                     "--per_device_train_batch_size 1 --gradient_accumulation_steps 8", "--activation_policy recompute",
                     "--fsdp_sharding_strategy")
+
+    def test_more_than_the_device_has(self):
+        self.refuse(self.job() + self.planning(fit=2.5), "option fit = 2.5 GB is more than the 2 GB of a small one", "give at most that")
 
     def test_wants_hardware(self):
         self.refuse(self.job() + self.planning(hardware=None, fit=1), "option fit needs a device: give hardware")

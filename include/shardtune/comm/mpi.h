@@ -22,6 +22,8 @@ class MpiSession {
   /// Whether the launcher started this process as the first one; known from its environment variables, so also without a
   /// session. True without a launcher.
   static bool is_first_process();
+  /// Processes that the launcher started, known in the same way. 1 without a launcher.
+  static int launched_processes();
 };
 
 struct MpiLimits {

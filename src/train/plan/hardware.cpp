@@ -6,6 +6,7 @@
 #include <array>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <optional>
 #include <string_view>
 #include <variant>
@@ -108,13 +109,26 @@ const Key& known_key(const options::IniLine& line) {
   names.reserve(kKeys.size());
   for (const Key& known : kKeys) names.push_back(known.name);
   const std::string nearest = nearest_name(line.name, names);
-  fail(ErrorClass::kUsage, "{}: unknown key '{}'{}", line.place, line.name,
-       nearest.empty() ? "" : fmt::format(", the nearest known one is '{}'", nearest));
+  fail(ErrorClass::kUsage, "{}: unknown key '{}', {}", line.place, line.name,
+       nearest.empty() ? fmt::format("the known ones are {}", fmt::join(names, ", "))
+                       : fmt::format("the nearest known one is '{}'", nearest));
+}
+
+/// A name alone is often meant as one of the project's files.
+void check_is_there(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;  // what cannot be examined cannot be opened either, and the reader says why
+  if (fs::exists(path, ignored) || ignored) return;
+  const fs::path own = fs::path("configs/hardware") / (fs::path(path).stem().string() + ".ini");
+  fail(ErrorClass::kUsage, "hardware file '{}': there is no such file; {}", path,
+       fs::exists(own, ignored) ? fmt::format("did you mean {}?", own.string())
+                                : "the project's own are configs/hardware/*.ini, see docs/planning.md");
 }
 
 }  // namespace
 
 Hardware read_hardware(const std::string& path) {
+  check_is_there(path);
   Hardware hardware;
   std::vector<std::string_view> seen;
   for (const options::IniLine& line : options::read_ini_lines(path, "hardware file")) {

@@ -6,6 +6,7 @@
 #include "chrome_trace.h"
 #include "hardware.h"
 #include "shardtune/comm/ghost.h"
+#include "shardtune/core/counted.h"
 #include "shardtune/core/error.h"
 #include "shardtune/core/ledger_allocator.h"
 #include "shardtune/core/shape_only.h"
@@ -98,8 +99,8 @@ void check_job(const PlanOptions& job, const std::optional<plan::Hardware>& hard
          job.world_size, job.world_size - 1);
   if (hardware && std::min(job.ranks_per_node, job.world_size) > hardware->gpus_per_node)
     fail(ErrorClass::kUsage,
-         "option ranks_per_node = {}: a node of {} has {} GPUs (gpus_per_node in the hardware file); give at most that",
-         job.ranks_per_node, hardware->device, hardware->gpus_per_node);
+         "option ranks_per_node = {}: a node of {} has {} (gpus_per_node in the hardware file); give at most that",
+         job.ranks_per_node, hardware->device, counted(hardware->gpus_per_node, "GPU"));
 }
 
 /// Calls `part` and gives the peak of its time.

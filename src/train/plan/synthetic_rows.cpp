@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "shardtune/core/counted.h"
 #include "shardtune/core/error.h"
 
 namespace shardtune::train {
@@ -14,9 +15,9 @@ std::vector<data::Row> synthetic_rows(const options::RunOptions& options) {
   const std::int64_t rows = options.train.per_device_train_batch_size;
   if (longest * rows > kMostTokens)
     fail(ErrorClass::kUsage,
-         "a micro-batch of {} rows of {} tokens is more than the {} that can be planned; lower "
+         "a micro-batch of {} of {} is more than the {} that can be planned; lower "
          "--per_device_train_batch_size or --max_length",
-         rows, longest, kMostTokens);
+         counted(rows, "row"), counted(longest, "token"), kMostTokens);
   const std::int64_t document = job.document_tokens > 0 ? std::min(job.document_tokens, longest) : longest;
   const std::int64_t length = options.data.packing ? longest : document;
   data::Row row;
@@ -33,9 +34,9 @@ std::vector<data::Row> synthetic_rows(const options::RunOptions& options) {
   if (std::none_of(row.labels.begin() + 1, row.labels.end(), [](std::int32_t label) { return label >= 0; }) ||
       document < 2)
     fail(ErrorClass::kUsage,
-         "--plan_trained_fraction {} leaves no trained token in a document of {} tokens, whose first one is never a "
+         "--plan_trained_fraction {} leaves no trained token in a document of {}, whose first one is never a "
          "target; raise it or --plan_document_tokens",
-         job.trained_fraction, document);
+         job.trained_fraction, counted(document, "token"));
   const bool whole_row =
       options.data.packing && options.data.packing_strategy == "wrapped" && options.data.wrapped_attention == "row";
   if (whole_row) row.segments = {static_cast<std::int32_t>(length)};

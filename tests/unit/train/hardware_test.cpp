@@ -93,7 +93,7 @@ TEST_F(HardwareFile, FiguresComeInBaseUnits) {
 TEST_F(HardwareFile, AnUnknownKeyComesWithTheNearestOne) {
   expect_refused(std::string(kComplete) + "memory_gbs = 3\n", {":21:", "unknown key 'memory_gbs'", "'memory_gb'"});
   expect_refused(with("matmul_efficiency", "matmull_efficiency = 1"), {"'matmull_efficiency'", "'matmul_efficiency'"});
-  expect_refused("price = 1\n", {":1:", "unknown key 'price'"});
+  expect_refused("price = 1\n", {":1:", "unknown key 'price'", "the known ones are device, gpus_per_node"});
 }
 
 TEST_F(HardwareFile, MissingKeysAreNamed) {
@@ -132,7 +132,8 @@ TEST_F(HardwareFile, AFileThatCannotBeReadIsNamed) {
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.error_class(), ErrorClass::kUsage);
-    EXPECT_THAT(error.what(), HasSubstr("hardware file: cannot open '" + path() + "'"));
+    EXPECT_THAT(error.what(), HasSubstr("hardware file '" + path() + "': there is no such file"));
+    EXPECT_THAT(error.what(), HasSubstr("configs/hardware/*.ini"));
   }
 }
 
