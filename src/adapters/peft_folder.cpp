@@ -102,6 +102,9 @@ std::set<std::string> folder_targets(const json& targets, const std::string& whe
 LoraConfig read_adapter_config(const std::filesystem::path& folder, const model::ModelConfig& model) {
   const std::filesystem::path file = folder / "adapter_config.json";
   const std::string where = file.string();
+  if (std::filesystem::is_regular_file(folder))
+    fail(ErrorClass::kBadModel, "'{}' is a file; --adapter_name_or_path takes the folder of the adapter{}",
+         folder.string(), folder.has_parent_path() ? fmt::format(", here '{}'", folder.parent_path().string()) : "");
   const json config = io::read_json_file(file, ErrorClass::kBadModel, {.max_bytes = 1 << 20});
   if (!config.is_object() || !config.contains("peft_type") || config["peft_type"] != "LORA")
     fail(ErrorClass::kBadModel, "{}: peft_type is not LORA", where);

@@ -58,7 +58,19 @@ std::vector<std::string> other_modules(const model::ModelConfig& config) {
   return names;
 }
 
+/// "all_linear", "all linear", "linear", "all": what is meant by these is sure, but PEFT knows it by one spelling only.
+bool means_all_linear(std::string name) {
+  std::erase_if(name, [](char c) { return c == '_' || c == '-' || c == ' ' || c == '.'; });
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return name == "alllinear" || name == "alllinears" || name == "linear" || name == "all" || name == "alllinearlayers";
+}
+
 [[noreturn]] void refuse_entry(const std::string& entry, const model::ModelConfig& config) {
+  if (means_all_linear(entry))
+    fail(ErrorClass::kUsage,
+         "--lora_target_modules: '{}' matches no module; all linear layers but the head are all-linear, alone and with "
+         "a hyphen",
+         entry);
   for (const std::string& module : other_modules(config))
     if (matches(module, entry))
       fail(ErrorClass::kUsage,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "packing.h"
+#include "shardtune/core/counted.h"
 #include "shardtune/core/error.h"
 
 namespace shardtune::data {
@@ -169,9 +170,8 @@ std::vector<Row> make_rows(const std::vector<Example>& examples, const DataOptio
   statistics.tokens_dropped = statistics.tokens_in - statistics.tokens_kept;
   if (statistics.targets == 0)
     fail(ErrorClass::kBadData,
-         "{}: none of the {} examples holds a trained token within --max_length {}; at least one label behind the "
-         "first must not be -100",
-         where, statistics.examples, options.max_length);
+         "{}: no trained token within --max_length {} in {}; at least one label behind the first must not be -100",
+         where, options.max_length, counted(statistics.examples, "example"));
   return rows;
 }
 

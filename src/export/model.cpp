@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "shardtune/comm/agree.h"
+#include "shardtune/core/counted.h"
 #include "shardtune/core/error.h"
 #include "shardtune/export/export.h"
 #include "shardtune/export/full_tensors.h"
@@ -49,9 +50,9 @@ void write_extras(const std::filesystem::path& folder, const std::filesystem::pa
   card += fmt::format("base_model: {}\n", nlohmann::json(facts.base_model).dump());
   if (adapter) card += "library_name: peft\n";
   card += fmt::format("tags:\n{}- shardtune\n---\n\n", adapter ? "- lora\n" : "");
-  card += fmt::format("# {} of {}\n\nTrained with shardtune on {} for {} steps; mean training loss {:.4f}.\n\n",
+  card += fmt::format("# {} of {}\n\nTrained with shardtune on {} for {}; mean training loss {:.4f}.\n\n",
                       adapter ? "LoRA adapter" : "Fine-tuned version", escape_control(facts.base_model),
-                      escape_control(facts.dataset), facts.steps, facts.final_loss);
+                      escape_control(facts.dataset), counted(facts.steps, "step"), facts.final_loss);
   card += "Options of the run:\n\n```\n" + facts.options_text + "```\n";
   io::write_file_atomic(folder / "README.md", card);
 }

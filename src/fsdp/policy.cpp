@@ -5,6 +5,7 @@
 #include <charconv>
 #include <numeric>
 
+#include "shardtune/core/counted.h"
 #include "shardtune/core/error.h"
 
 namespace shardtune::fsdp {
@@ -25,14 +26,15 @@ int shard_size(const FsdpOptions& options, int ranks, int node_ranks) {
       fail(ErrorClass::kUsage,
            "--shard_group_size {} needs --fsdp_sharding_strategy HYBRID_SHARD or _HYBRID_SHARD_ZERO2; {} shards over "
            "all "
-           "{} ranks",
-           wish, options.sharding_strategy, ranks);
+           "{}",
+           wish, options.sharding_strategy, counted(ranks, "rank"));
     return ranks;
   }
   const int size = wish > 0 ? wish : node_ranks;
   if (size > ranks || ranks % size != 0)
-    fail(ErrorClass::kUsage, "{} {} ranks do not divide the {} ranks of the job; give a --shard_group_size that does",
-         wish > 0 ? "--shard_group_size:" : "HYBRID_SHARD: this node's", size, ranks);
+    fail(ErrorClass::kUsage, "{} {} not divide the {} of the job; give a --shard_group_size that does",
+         wish > 0 ? "--shard_group_size:" : "HYBRID_SHARD: this node's", counted(size, "rank does", "ranks do"),
+         counted(ranks, "rank"));
   return size;
 }
 
@@ -57,8 +59,8 @@ void apply_reshard(const FsdpOptions& options, Policy& policy) {
     if (error != std::errc() || end != wish.data() + wish.size() || size < 1)
       fail(ErrorClass::kUsage, "--fsdp_reshard_after_forward '{}' is not true, false or a number of ranks", wish);
     if (size > policy.shard_size || policy.shard_size % size != 0)
-      fail(ErrorClass::kUsage, "--fsdp_reshard_after_forward {} does not divide the {} ranks of a shard group", size,
-           policy.shard_size);
+      fail(ErrorClass::kUsage, "--fsdp_reshard_after_forward {} does not divide the {} of a shard group", size,
+           counted(policy.shard_size, "rank"));
     if (size == policy.shard_size) policy.reshard = Reshard::kAfterForward;
     else if (size == 1) policy.reshard = Reshard::kAfterBackward;
     else {

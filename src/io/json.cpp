@@ -41,8 +41,10 @@ class TrackedIterator {
   const char** place_;
 };
 
-/// "line 3, column 7 (byte 120)" of the byte before `offset`.
+/// "line 3, column 7 (byte 120)" of the byte before `offset`; "column 7" in a text of one line, whose number in its file is
+/// for the caller to tell.
 std::string position(std::string_view text, std::size_t offset) {
+  if (text.find('\n') == std::string_view::npos) return fmt::format("column {}", offset);
   const std::string_view before = text.substr(0, offset);
   const auto lines = std::count(before.begin(), before.end(), '\n');
   const std::size_t line_start = before.rfind('\n') == std::string_view::npos ? 0 : before.rfind('\n') + 1;

@@ -172,6 +172,9 @@ StoredQuantisation read_quantisation(const Reader& config) {
 
 ModelConfig read_config(const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / "config.json";
+  if (std::filesystem::is_regular_file(folder))
+    fail(ErrorClass::kBadModel, "'{}' is a file; --model_name_or_path takes the folder of the model{}", folder.string(),
+         folder.has_parent_path() ? fmt::format(", here '{}'", folder.parent_path().string()) : "");
   if (!std::filesystem::is_directory(folder))
     fail(ErrorClass::kBadModel,
          "model folder '{}' does not exist (--model_name_or_path takes a local Hugging Face folder)", folder.string());

@@ -160,13 +160,15 @@ std::vector<bool> choose_kept_layers(const Run& run, const std::set<std::string>
 
 std::string describe_activations(const Run& run) {
   const std::size_t kept = run.kept_layers, layers = run.model->layers();
+  if (run.policy.input_block >= static_cast<std::int64_t>(layers) && run.policy.input_block > 1)
+    return "activations: the input of the first layer alone is kept, everything else is computed again in backward\n";
   if (run.policy.input_block > 1)
     return fmt::format("activations: one layer input in {} is kept, everything else is computed again in backward\n",
                        run.policy.input_block);
   if (kept == layers) return "activations: all layers keep theirs\n";
   if (kept == 0) return "activations: all layers are computed again in backward\n";
-  return fmt::format("activations: {} of {} layers keep theirs, the others are computed again in backward\n", kept,
-                     layers);
+  return fmt::format("activations: {} of {} layers {}, the others are computed again in backward\n", kept, layers,
+                     kept == 1 ? "keeps its own" : "keep theirs");
 }
 
 }  // namespace shardtune::train

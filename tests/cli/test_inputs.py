@@ -182,14 +182,14 @@ class Data(CliTest):
                 self.assertEqual(read_lines(self.scratch / f"out-{n}-{packing}" / "metrics.jsonl")[-1]["num_tokens"], 32)
 
     def test_nothing_to_train_on(self):
-        self.refuse(self.rows([{"input_ids": [5, 6], "labels": [-100, -100]}]), "rows.jsonl: none of the 1 examples", ranks=(3,))
+        self.refuse(self.rows([{"input_ids": [5, 6], "labels": [-100, -100]}]), "rows.jsonl: no trained token within --max_length 1024 in 1 example;", ranks=(3,))
 
     def test_nothing_to_evaluate_on(self):
         folder = self.scratch / "data"
         folder.mkdir()
         self.rows([{"input_ids": [5, 6]}], "data/train.jsonl")
         self.rows([{"input_ids": [5, 6], "labels": [-100, -100]}], "data/test.jsonl")
-        self.refuse(folder, "test.jsonl (evaluation): none of the 1 examples", eval_strategy="epoch", ranks=(3,))
+        self.refuse(folder, "test.jsonl (evaluation): no trained token", eval_strategy="epoch", ranks=(3,))
 
     def test_ids_train_with_a_tokenizer_that_cannot_be_followed(self):
         model = self.model_copy()

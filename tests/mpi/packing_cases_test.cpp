@@ -59,9 +59,10 @@ TEST(CaseA15, OneRowForAllRanks) {
     const auto result = run_steps(*run, 0, 1)[0];
     expect_step_over_all_rows(result);
     if (world().rank() != 0) continue;
-    EXPECT_THAT(banner, ::testing::HasSubstr("training data: 1 rows from 6 examples, 112 tokens; 106 targets"));
+    EXPECT_THAT(banner, ::testing::HasSubstr("training data: 1 row from 6 examples, 112 tokens; 106 targets"));
     const std::string warning = "warning: " + std::to_string(world().size() - 1) + " of " +
-                                std::to_string(world().size()) + " ranks get no training rows";
+                                std::to_string(world().size()) +
+                                (world().size() == 2 ? " ranks gets no training rows" : " ranks get no training rows");
     if (world().size() > 1) {
       EXPECT_THAT(banner, ::testing::HasSubstr(warning));
     } else {

@@ -108,11 +108,11 @@ TEST(CaseA14, TheLogTellsWhatWasCutOrSplit) {
   std::vector<Example> blank = uneven();  // the text of 13 tokens is not trained
   blank[5].labels.assign(13, kIgnoredLabel);
   EXPECT_EQ(line(blank, plain),
-            "5 rows from 6 examples, 68 tokens; 2 examples cut at --max_length, 44 tokens dropped; 1 rows hold no "
-            "trained token and are left out; 63 targets");
+            "5 rows from 6 examples, 68 tokens; 2 examples cut at --max_length, 44 tokens dropped; 1 row holds no "
+            "trained token and is left out; 63 targets");
   plain.max_length = 128;
   EXPECT_EQ(line(blank, plain),
-            "5 rows from 6 examples, 99 tokens; 1 rows hold no trained token and are left out, 13 tokens dropped; 94 "
+            "5 rows from 6 examples, 99 tokens; 1 row holds no trained token and is left out, 13 tokens dropped; 94 "
             "targets");
 }
 

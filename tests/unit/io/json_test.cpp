@@ -55,6 +55,9 @@ TEST(Json, ReasonsHaveAPosition) {
   refused("{\n  \"a\": }", {"line 2, column 8", "not valid JSON"});
   refused("", {"not valid JSON"});
   refused("{} {}", {"column 4", "not valid JSON"});
+  // The caller knows which line of its file it is.
+  const std::string one_line = expect_error(ErrorClass::kBadModel, {"column 4"}, [] { parse("{} {}"); });
+  EXPECT_EQ(one_line.find("line"), std::string::npos) << one_line;
   refused("{\"a\":1,}", {"not valid JSON"});
   refused("[NaN]", {"not valid JSON"});
   refused("[1e999]", {"not valid JSON", "1e999"});
