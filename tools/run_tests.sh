@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Set-up, build and every test of this machine. What CI runs.
+# Set-up, build and every test of this machine. What CI runs. The build is always the whole one.
 #
-#   tools/run_tests.sh [--cuda-parts] [ctest option...]      for example -L unit, or -R tokenizer
+#   tools/run_tests.sh [--cuda-parts] [ctest option...]      for example -L unit (tests of that label), or -R tokenizer
 #
 #   --cuda-parts   the CUDA parts must be compiled and linked; without it they are where the toolkit and NCCL are
 set -euo pipefail
@@ -16,7 +16,7 @@ run_ctest() {
   ctest --test-dir build --output-on-failure --no-tests=error -j "${SHARDTUNE_TEST_JOBS:-2}" "$@"
 }
 
-phase "set-up" set_up
+phase "set-up" bash tools/setup.sh
 phase "demo model and conversations" make_demo
 export SHARDTUNE_DEMO_MODEL=$root/runs/demo/SmolLM2-135M-Instruct
 phase "build" configure_and_build default

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <cstdio>
+#include <exception>
 
 #include "shardtune/comm/self.h"
 #include "shardtune/io/safetensors.h"
@@ -40,6 +41,11 @@ int main(int argc, char** argv) {
     std::fputs("usage: dump_logits MODEL ADAPTER OUT.safetensors\n", stderr);
     return 2;
   }
-  dump(argv[1], argv[2], argv[3]);
-  return 0;
+  try {
+    dump(argv[1], argv[2], argv[3]);
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "dump_logits: %s\n", error.what());
+    return 1;
+  }
 }
