@@ -31,9 +31,9 @@ struct RunOptions {
 struct EffectiveOption {
   std::string name;
   std::string value;  ///< text form that parses back to the same value
-  std::string
-      source;  ///< "default" | "command line" | "environment" | "config FILE", the last two perhaps ", without effect"
-  /// False for a value whose condition a stronger place has turned off: the run has the default instead, and only lists show it.
+  /// "default" | "command line" | "environment" | "config FILE", the last two with ", without effect" where that is so.
+  std::string source;
+  /// False for a value whose condition a stronger place has turned off: the run has the default, and only lists show it.
   bool in_effect = true;
 
   bool operator==(const EffectiveOption&) const = default;
@@ -63,8 +63,8 @@ std::set<std::string> given_names(const std::vector<EffectiveOption>& options);
 /// that says nothing by itself is told in words.
 std::string format_effective(const std::vector<EffectiveOption>& options);
 
-/// The options of a run that are given, as the text of an INI file in the given order; those of `shardtune
-/// plan` alone are left out. A value that no INI file can hold becomes a comment that says so.
+/// The options of a run that are given, as the text of an INI file in the given order; those of
+/// `shardtune plan` alone are left out. A value that no INI file can hold becomes a comment that says so.
 std::string effective_as_ini(const std::vector<EffectiveOption>& options);
 
 /// The options as one JSON object {name: {"value": text, "source": text}} in the given order, to be stored with the run.

@@ -104,7 +104,8 @@ TEST(CaseA06, RowsWithoutATrainedTokenAreLeftOutAndCounted) {
   for (const char* packing : {"bfd", "wrapped", static_cast<const char*>(nullptr)}) {
     examples[0].labels[8] = packing == nullptr ? 8 : kIgnoredLabel;
     examples[1].labels[0] = packing == nullptr ? 0 : kIgnoredLabel;
-    expect_error(ErrorClass::kBadData, {"t.jsonl (evaluation): no trained token within --max_length 6", "in 2 examples"},
+    expect_error(ErrorClass::kBadData,
+                 {"t.jsonl (evaluation): no trained token within --max_length 6", "in 2 examples"},
                  [&] { make_rows(examples, options_of(6, packing), statistics, "t.jsonl (evaluation)"); });
   }
 }
