@@ -19,9 +19,11 @@ void check_position(const Run& run, const std::filesystem::path& folder, const c
                     folder.string(), at.epoch, at.step_in_epoch, state.step, per_epoch));
 }
 
-/// Going on from an older checkpoint would meet the newer ones when it saves.
-void refuse_newer_checkpoints(const Run& run, const std::filesystem::path& folder, std::int64_t step) {
+/// Going on from an older checkpoint would meet the newer ones when it saves. Rank 0 alone knows `replaces`, so every rank
+/// comes here.
+void refuse_newer_checkpoints(const Run& run, const std::filesystem::path& folder, std::int64_t step, bool replaces) {
   comm::agree_on_root(*run.communicator, [&] {
+    if (replaces) return;
     const auto newest = checkpoint::newest(run.options.train.output_dir);
     if (newest && checkpoint::step_of(*newest) > step)
       fail(ErrorClass::kBadCheckpoint,
@@ -36,7 +38,7 @@ void check_resume(Run& run, const std::filesystem::path& folder, bool replaces) 
   const checkpoint::RunState state =
       checkpoint::check(folder, {.fixed = fixed_settings(run)}, *run.shards, *run.optimizer, *run.communicator);
   check_position(run, folder, state);
-  if (!replaces) refuse_newer_checkpoints(run, folder, state.step);
+  refuse_newer_checkpoints(run, folder, state.step, replaces);
   if (state.step >= run.total_steps)
     throw comm::AgreedError(ErrorClass::kUsage,
                             fmt::format("{} is at step {}, the run ends at step {}: nothing is left to train; raise "

@@ -135,7 +135,7 @@ class Adapter(CliTest):
             with self.subTest(targets=targets):
                 done = run(2, options(base, lora_target_modules=targets, output_dir=self.scratch / f"out-{count}"))
                 self.check_succeeded(done)
-                self.assertIn(f"on {count} modules: ", done.out)
+                self.assertIn(f"on {count} module{'s' if count > 1 else ''}: ", done.out)
 
 
 class Data(CliTest):
