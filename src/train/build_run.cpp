@@ -120,13 +120,13 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
     run->precision = choose_precision(options, run->config, ops::has_fp16() || plans_gpus(*run));
     if (run->precision.loss_scaling) run->scaler.emplace();
     make_model(*run, explicitly_set);
-    if (!shapes_only) check_weight_files(*run);
     if (shapes_only) run->train_rows = shapes_only->rows.empty() ? synthetic_rows(options) : shapes_only->rows;
     else read_data(*run);
     make_loaders(*run);
   });
   check_same_inputs(*run);
   if (!shapes_only && !options.train.ignore_plan) refuse_what_cannot_fit(*run, explicitly_set);
+  if (!shapes_only) comm::agree(communicator, [&] { check_weight_files(*run); });
   const fsdp::ShardSettings settings = plan_sharding(*run);
   std::unique_ptr<comm::SharedMemory> base = make_shared_base(*run, settings);
   comm::agree(communicator, [&] {

@@ -1,8 +1,10 @@
 """`shardtune plan` against reality: the plan is written by a process of its own first, then the run measures itself."""
 
 import json
+import math
 import os
 import re
+import struct
 import subprocess
 import sys
 import unittest
@@ -449,11 +451,37 @@ class RunThatDoesNotFit(CliTest):
             message = self.check_failed_cleanly(done, 2, "usage", ["does not fit", "GiB at most", f"the {ranks} rank", "--ignore_plan"])
             self.check_nothing_written(out, ("usage", message))
 
+    def test_ignored_plan_without_weights(self):
+        """Nothing is allocated for a model whose files are not there."""
+        done = run(2, options(self.job(), output_dir=self.scratch / "out", ignore_plan=True))
+        self.check_failed_cleanly(done, 1, "bad_model", ["holds no weights"])
+
     @unittest.skipIf(SANITIZER, "the sanitizer reserves more addresses than the limit leaves")
     def test_ignored_plan(self):
         # The memory is not there all the same; the limit on addresses keeps the machine out of it.
+        width, words, wide, narrow, layers = 65536, 1 << 20, 32, 16, 1
+        self.change_config(self.folder, hidden_size=width, vocab_size=words, head_dim=8, num_attention_heads=4, num_key_value_heads=2,
+                           intermediate_size=64, num_hidden_layers=layers, tie_word_embeddings=False)
+        layer = {"self_attn.q_proj": (wide, width), "self_attn.k_proj": (narrow, width), "self_attn.v_proj": (narrow, width),
+                 "self_attn.o_proj": (width, wide), "mlp.gate_proj": (64, width), "mlp.up_proj": (64, width), "mlp.down_proj": (width, 64),
+                 "input_layernorm": (width,), "post_attention_layernorm": (width,)}
+        tensors = {"model.embed_tokens": (words, width), "model.norm": (width,), "lm_head": (words, width),
+                   **{f"model.layers.0.{name}": shape for name, shape in layer.items()}}
+        self.write_holes({f"{name}.weight": shape for name, shape in tensors.items()})
         done = run(1, options(self.job(), output_dir=self.scratch / "out", ignore_plan=True), before="ulimit -v 16000000")
         self.check_failed_cleanly(done, 1, "out_of_memory", [])
+
+    def write_holes(self, shapes):
+        """A safetensors file of zeros that takes no room on the disk."""
+        header, at = {}, 0
+        for name, shape in shapes.items():
+            size = 4 * math.prod(shape)
+            header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [at, at + size]}
+            at += size
+        text = json.dumps(header).encode()
+        with open(self.folder / "model.safetensors", "wb") as out:
+            out.write(struct.pack("<Q", len(text)) + text)
+            out.truncate(8 + len(text) + at)
 
     def test_numbers_do_not_change(self):
         found = []

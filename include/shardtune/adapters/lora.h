@@ -18,7 +18,7 @@ struct LoraConfig {
   double dropout = 0;
   bool rank_stabilised = false;
   std::set<std::string> modules;  ///< full module names
-  std::optional<quant::Format> base_format;  ///< in which the linears of the layers are stored; the head's never is
+  std::optional<quant::Format> base_format{};  ///< in which the linears of the layers are stored; the head's never is
 
   /// alpha / r, or alpha / sqrt(r) when rank-stabilised (rsLoRA).
   double scaling() const;
