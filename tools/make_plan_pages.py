@@ -44,7 +44,9 @@ MEMORY = [
     ("NF4, 2 ranks, 2 x 2048", second(), "35.6"),
     ("the same, every 2nd layer input kept", second(policy="inputs_every_2"), ""),
     ("Llama-3-70B: bf16, 8 ranks, 8 x 2048", first(model="llama-3-70b"), ""),
+    ("the same, every 2nd layer input kept", first(model="llama-3-70b", policy="inputs_every_2"), ""),
     ("Llama-3-70B: NF4, 2 ranks, 2 x 2048", second(model="llama-3-70b"), ""),
+    ("the same, every 2nd layer input kept", second(model="llama-3-70b", policy="inputs_every_2"), ""),
 ]
 # name, options, published tokens/s a GPU, whose
 TIME = [
