@@ -239,7 +239,8 @@ Rows quantisation_rows() {
                  "Taken, and without effect here: shards are cut in bytes, so no type has to stand for "
                  "them."}),
       {"quantised_cache", group, "", Text{"FOLDER"}, in_quant(&QuantOptions::quantised_cache),
-       "Keep the quantised weights there, so that the next start reads them instead of the model's files. What is stale "
+       "Keep the quantised weights there, so that the next start reads them instead of the model's files. What is "
+       "stale "
        "or damaged is made anew, with a warning."},
   };
 }
