@@ -32,15 +32,6 @@ options::RunOptions full_options(const std::string& optim, const std::filesystem
   return options;
 }
 
-/// As the reference ran: 4 rows a step, here one each to the ranks in turn; a rank may be left without one.
-std::vector<data::MicroBatch> batches_of(const train::Run& run, std::int64_t step) {
-  std::vector<data::MicroBatch> batches;
-  const std::int64_t ranks = run.communicator->size();
-  for (std::int64_t row = run.communicator->rank(); row < (4 + ranks - 1) / ranks * ranks; row += ranks)
-    batches.push_back(row < 4 ? data::collate(run.train_rows, {4 * step + row}) : data::MicroBatch());
-  return batches;
-}
-
 TEST(EightBitCurve, TwentySteps) {
   const auto reference = read_json(numerics() / "full_adamw_8bit/run.json");
   const auto& settings = reference["settings"];
@@ -55,7 +46,7 @@ TEST(EightBitCurve, TwentySteps) {
   options.optim.max_grad_norm = settings["max_grad_norm"];
   const auto run = train::build_run(options, world());
   for (std::int64_t step = 0; step < 20; ++step) {
-    const train::StepResult result = train::train_step(*run, batches_of(*run, step), step);
+    const train::StepResult result = train::train_step(*run, reference_batches(*run, step), step);
     const auto& expected = reference["steps"][static_cast<std::size_t>(step)];
     EXPECT_NEAR(result.loss, expected["loss"].get<double>(), 2e-5) << "step " << step + 1;
     const double norm = expected["grad_norm"];

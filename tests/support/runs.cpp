@@ -81,6 +81,14 @@ std::vector<train::StepResult> run_steps(train::Run& run, std::int64_t first, st
   return results;
 }
 
+std::vector<data::MicroBatch> reference_batches(const train::Run& run, std::int64_t step) {
+  std::vector<data::MicroBatch> batches;
+  const std::int64_t ranks = run.communicator->size();
+  for (std::int64_t row = run.communicator->rank(); row < (4 + ranks - 1) / ranks * ranks; row += ranks)
+    batches.push_back(row < 4 ? data::collate(run.train_rows, {4 * step + row}) : data::MicroBatch());
+  return batches;
+}
+
 namespace {
 
 std::map<std::string, at::Tensor> gather_like(train::Run& run, const std::function<at::Tensor(std::size_t)>& shard_of) {

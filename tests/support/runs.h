@@ -33,6 +33,10 @@ options::RunOptions case_options(const std::filesystem::path& rows);
 /// Steps [first, last) of a run that was built; every rank gets all results.
 std::vector<train::StepResult> run_steps(train::Run& run, std::int64_t first, std::int64_t last);
 
+/// This rank's micro-batches of a step as the reference curves ran it: 4 rows, here one each to the ranks in turn; a rank may be
+/// left without one.
+std::vector<data::MicroBatch> reference_batches(const train::Run& run, std::int64_t step);
+
 /// Trained parameters in full, on every rank, by name. Collective.
 std::map<std::string, at::Tensor> full_weights(train::Run& run);
 /// The same for the gradients of the step just taken (before clipping).
