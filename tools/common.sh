@@ -39,7 +39,7 @@ show_phases() {
 # build_jobs: one compiler process per core, but at most one per 2 GiB of memory: the ATen headers need that much.
 build_jobs() {
   local cores memory_kib jobs
-  cores=$(nproc)
+  cores=$(env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc) # which would take threads of a run for cores
   memory_kib=$(awk '/^MemAvailable:/ {print $2}' /proc/meminfo)
   jobs=$((memory_kib / 2097152))
   ((jobs < cores)) || jobs=$cores
