@@ -20,8 +20,6 @@ bool in_bytes(const model::UnitSpec& unit, bool trained) {
   return !trained && std::ranges::any_of(unit.parameters, [](const auto& one) { return one.packed_bytes > 0; });
 }
 
-std::int64_t width_of(at::ScalarType type) { return static_cast<std::int64_t>(at::elementSize(type)); }
-
 }  // namespace
 
 at::ScalarType buffer_type(const model::UnitSpec& unit, bool trained, at::ScalarType type) {

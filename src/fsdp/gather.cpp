@@ -100,9 +100,8 @@ void ShardedModel::reshard_to_inner(std::size_t index) {
     if (!kept.defined()) kept = at::empty({bytes}, on_device(at::kByte));
     kept.copy_(buffer.narrow(0, begin + bytes * mesh_.inner().rank(), bytes));
   };
-  const auto width = [](at::ScalarType type) { return static_cast<std::int64_t>(at::elementSize(type)); };
-  keep(unit.frozen, 0, unit.frozen_bytes, width(unit.frozen.local().scalar_type()), unit.inner_frozen);
-  keep(unit.trained, unit.frozen_bytes, unit.trained_bytes, width(settings_.trained_type), unit.inner_trained);
+  keep(unit.frozen, 0, unit.frozen_bytes, width_of(unit.frozen.local().scalar_type()), unit.inner_frozen);
+  keep(unit.trained, unit.frozen_bytes, unit.trained_bytes, width_of(settings_.trained_type), unit.inner_trained);
   reshard(index);
   unit.spread = unit.frozen_bytes + unit.trained_bytes > 0;
 }

@@ -16,8 +16,6 @@ constexpr std::int64_t kAlignment = 64;
 
 std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-std::int64_t width_of(at::ScalarType type) { return static_cast<std::int64_t>(at::elementSize(type)); }
-
 /// The stages of one unit as one list of parameters.
 model::UnitSpec merged(const std::vector<model::UnitSpec>& all, const std::vector<std::size_t>& stages) {
   model::UnitSpec unit = all[stages.front()];

@@ -126,7 +126,8 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
   });
   check_same_inputs(*run);
   if (!shapes_only && !options.train.ignore_plan) refuse_what_cannot_fit(*run, explicitly_set);
-  if (!shapes_only) comm::agree(communicator, [&] { check_weight_files(*run); });
+  std::shared_ptr<const WeightFiles> files;
+  if (!shapes_only) comm::agree(communicator, [&] { files = open_weight_files(*run); });
   const fsdp::ShardSettings settings = plan_sharding(*run);
   std::unique_ptr<comm::SharedMemory> base = make_shared_base(*run, settings);
   comm::agree(communicator, [&] {
@@ -135,7 +136,7 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
     run->optimizer = optim::make_optimizer(options.optim, *run->shards, host);
   });
   if (!shapes_only && request.before_weights) request.before_weights(*run);
-  if (!shapes_only) load_weights(*run);
+  if (!shapes_only) load_weights(*run, *files);
   run->shards->base_loaded();
   std::vector<bool> kept = choose_kept_layers(*run, explicitly_set);
   comm::agree(communicator, [&] {

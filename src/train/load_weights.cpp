@@ -31,14 +31,15 @@ void fill_uniform(at::Tensor part, std::int64_t begin, const std::string& name, 
   }
 }
 
-/// The files that the weights come from.
-struct Sources {
+}  // namespace
+
+struct WeightFiles {
   io::SafetensorsFolder base;
   std::optional<io::SafetensorsFolder> adapter;
 };
 
-Sources open_sources(const Run& run) {
-  Sources sources{io::SafetensorsFolder(run.options.model.model_name_or_path), std::nullopt};
+std::shared_ptr<const WeightFiles> open_weight_files(const Run& run) {
+  WeightFiles sources{io::SafetensorsFolder(run.options.model.model_name_or_path), std::nullopt};
   model::CheckPacked check_packed;
   if (run.config.quantisation)
     check_packed = [&](const model::Parameter& parameter, std::set<std::string>& known) {
@@ -49,11 +50,13 @@ Sources open_sources(const Run& run) {
     sources.adapter.emplace(run.options.adapter.adapter_name_or_path, "adapter_model");
     adapters::check_adapter_weights(*sources.adapter, run.model->units());
   }
-  return sources;
+  return std::make_shared<const WeightFiles>(std::move(sources));
 }
 
+namespace {
+
 /// `cached`: the frozen bytes of units with quantised weights are there already.
-void load_unit(Run& run, const Sources& sources, std::size_t unit, QuantisedUnit& quantised, bool cached) {
+void load_unit(Run& run, const WeightFiles& sources, std::size_t unit, QuantisedUnit& quantised, bool cached) {
   const auto load = [&](std::size_t slot, std::int64_t begin, std::int64_t end, const at::Tensor& part) {
     const model::Parameter& parameter = run.shards->spec(unit).parameters[slot];
     if (parameter.packed_bytes > 0) quantised.read(sources.base, slot, begin, end, part);
@@ -70,7 +73,7 @@ void load_unit(Run& run, const Sources& sources, std::size_t unit, QuantisedUnit
 }
 
 /// Ranks that quantise wait for each other at every unit, so a failure is agreed there.
-void load_quantised(Run& run, const Sources& sources) {
+void load_quantised(Run& run, const WeightFiles& sources) {
   std::optional<QuantisedCache> cache;
   if (!run.options.quant.quantised_cache.empty()) cache.emplace(run, sources.base);
   const bool cached = cache && cache->read();
@@ -89,17 +92,13 @@ void load_quantised(Run& run, const Sources& sources) {
 
 }  // namespace
 
-void check_weight_files(const Run& run) { open_sources(run); }
-
-void load_weights(Run& run) {
-  std::optional<Sources> sources;
-  comm::agree(*run.communicator, [&] { sources.emplace(open_sources(run)); });
-  run.unlisted_tensors = sources->base.unlisted();
-  if (run.lora && run.lora->base_format) return load_quantised(run, *sources);
+void load_weights(Run& run, const WeightFiles& sources) {
+  run.unlisted_tensors = sources.base.unlisted();
+  if (run.lora && run.lora->base_format) return load_quantised(run, sources);
   comm::agree(*run.communicator, [&] {
     for (std::size_t unit = 0; unit < run.shards->units(); ++unit) {
       QuantisedUnit none(run, unit);
-      load_unit(run, *sources, unit, none, /*cached=*/false);
+      load_unit(run, sources, unit, none, /*cached=*/false);
     }
   });
 }

@@ -17,6 +17,8 @@ constexpr std::int64_t kFrozenGranule = 1, kTrainedGranule = 256, kByteGranule =
 /// The layout of one kind (frozen or trained) of a unit's parameters over `ranks`. A unit with a quantised parameter has its
 /// frozen ones in a buffer of bytes, the others among them as elements of `type`.
 ShardLayout layout_of(const model::UnitSpec& unit, bool trained, std::int64_t ranks, at::ScalarType type);
+/// Bytes of an element.
+inline std::int64_t width_of(at::ScalarType type) { return static_cast<std::int64_t>(at::elementSize(type)); }
 /// Of what is laid out: bytes (kByte), or `type`.
 at::ScalarType buffer_type(const model::UnitSpec& unit, bool trained, at::ScalarType type);
 

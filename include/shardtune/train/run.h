@@ -67,13 +67,14 @@ struct Run {
 std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communicator& communicator,
                                const std::set<std::string>& explicitly_set = {}, const BuildRequest& request = {});
 
+/// The files that the weights come from, opened.
+struct WeightFiles;
+/// Opens them and checks names, shapes and types in their headers. No communication. Error(kBadModel).
+std::shared_ptr<const WeightFiles> open_weight_files(const Run& run);
+
 /// Fills this rank's shards: base weights from the model folder (own byte ranges only, quantised on the way where asked for),
 /// adapters from the PEFT folder or from the seed. Collective.
-void load_weights(Run& run);
-
-/// Opens the files that load_weights() will read and checks names, shapes and types in their headers. No communication.
-/// Error(kBadModel).
-void check_weight_files(const Run& run);
+void load_weights(Run& run, const WeightFiles& files);
 
 /// Which layers keep what: "activations: all layers keep theirs", a line.
 std::string describe_activations(const Run& run);
