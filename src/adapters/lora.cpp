@@ -5,11 +5,22 @@
 #include <cmath>
 #include <optional>
 
+#include "linear_adapter.h"
 #include "quantised_weight.h"
-#include "shardtune/core/low_rank.h"
 #include "shardtune/quant/records.h"
 
 namespace shardtune::adapters {
+
+std::int64_t LoraConfig::rank_of(const std::string& module) const {
+  const auto own = ranks.find(module);
+  return own == ranks.end() ? rank : own->second;
+}
+
+double LoraConfig::scaling_of(const std::string& module) const {
+  const auto own = alphas.find(module);
+  const auto r = static_cast<double>(rank_of(module));
+  return (own == alphas.end() ? alpha : own->second) / (rank_stabilised ? std::sqrt(r) : r);
+}
 
 double LoraConfig::scaling() const {
   return alpha / (rank_stabilised ? std::sqrt(static_cast<double>(rank)) : static_cast<double>(rank));
@@ -26,95 +37,93 @@ std::int64_t stored_bytes(const quant::Format& format, const LinearSpec& linear)
   return quant::RecordLayout(format, linear.out, linear.in).stored_bytes();
 }
 
-struct AdapterSlots {
-  std::size_t a = 0, b = 0;
-};
-
-struct LoraLinear {
+struct AdaptedLinear {
   std::size_t base = 0;
   std::int64_t in = 0, out = 0;
-  std::optional<AdapterSlots> adapter;
   std::uint32_t site = 0;
+  std::vector<std::unique_ptr<LinearAdapter>> adapters;  ///< in the order in which they act
 };
 
 class LoraLinearGroup : public model::LinearGroup {
  public:
   LoraLinearGroup(UnitSpec& unit, const std::vector<LinearSpec>& linears, const LoraConfig& config)
-      : scaling_(config.scaling()), dropout_(config.dropout), base_format_(config.base_format) {
+      : base_format_(config.base_format) {
     for (const LinearSpec& linear : linears) {
       const bool packed = base_format_ && linear.module != "lm_head";
-      LoraLinear entry{.base = unit.add({.name = linear.module + ".weight",
-                                         .shape = {linear.out, linear.in},
-                                         .packed_bytes = packed ? stored_bytes(*base_format_, linear) : 0}),
-                       .in = linear.in,
-                       .out = linear.out,
-                       .adapter = std::nullopt,
-                       .site = linear.site};
-      if (config.modules.contains(linear.module)) {
-        const std::size_t a = unit.add({.name = linear.module + ".lora_A.weight",
-                                        .shape = {config.rank, linear.in},
-                                        .trainable = true,
-                                        .initial = model::Initial::kLoraA});
-        const std::size_t b = unit.add({.name = linear.module + ".lora_B.weight",
-                                        .shape = {linear.out, config.rank},
-                                        .trainable = true,
-                                        .initial = model::Initial::kZero});
-        entry.adapter = AdapterSlots{a, b};
-      }
-      linears_.push_back(entry);
+      AdaptedLinear entry{.base = unit.add({.name = linear.module + ".weight",
+                                            .shape = {linear.out, linear.in},
+                                            .packed_bytes = packed ? stored_bytes(*base_format_, linear) : 0}),
+                          .in = linear.in,
+                          .out = linear.out,
+                          .site = linear.site,
+                          .adapters = {}};
+      if (config.modules.contains(linear.module)) entry.adapters.push_back(make_linear_adapter(unit, linear, config));
+      linears_.push_back(std::move(entry));
     }
   }
 
   std::vector<at::Tensor> forward(const at::Tensor& x, const UnitTensors& unit,
                                   const StepContext& context) const override {
     std::vector<at::Tensor> outputs;
-    for (const LoraLinear& linear : linears_) {
-      at::Tensor y = ops::linear(x, weight(linear, unit, x));
-      if (linear.adapter) ops::add_low_rank(y, x, factors(linear, unit), key(linear, context));
-      outputs.push_back(std::move(y));
+    for (const AdaptedLinear& linear : linears_) {
+      const at::Tensor base = weight(linear, unit, x);
+      const LinearCall call{x, base, unit, context, linear.site};
+      const std::vector<const LinearAdapter*> active = active_adapters(linear, unit);
+      outputs.push_back(result(call, active, active.size()));
     }
     return outputs;
   }
 
   at::Tensor backward(const at::Tensor& x, std::span<const at::Tensor> gradients, UnitTensors& unit,
                       const StepContext& context) const override {
-    at::Tensor result;
-    for (std::size_t i = 0; i < linears_.size(); ++i) {
-      const LoraLinear& linear = linears_[i];
-      ops::add_matmul(result, gradients[i], weight(linear, unit, x));
-      if (!linear.adapter) continue;
-      at::Tensor &a = unit.gradients[linear.adapter->a], &b = unit.gradients[linear.adapter->b];
-      ops::low_rank_backward(x, gradients[i], factors(linear, unit), key(linear, context), result,
-                             a.defined() ? &a : nullptr, b.defined() ? &b : nullptr);
-    }
-    return result;
+    at::Tensor x_gradient;
+    for (std::size_t i = 0; i < linears_.size(); ++i)
+      backward_linear(linears_[i], x, gradients[i], unit, context, x_gradient);
+    return x_gradient;
   }
 
  private:
+  /// What comes out of the base and the first `count` adapters.
+  static at::Tensor result(const LinearCall& call, const std::vector<const LinearAdapter*>& active, std::size_t count) {
+    at::Tensor y = ops::linear(call.x, call.weight);
+    for (std::size_t k = 0; k < count; ++k) active[k]->forward(y, call);
+    return y;
+  }
+
+  void backward_linear(const AdaptedLinear& linear, const at::Tensor& x, const at::Tensor& gradient, UnitTensors& unit,
+                       const StepContext& context, at::Tensor& x_gradient) const {
+    const at::Tensor base = weight(linear, unit, x);
+    const LinearCall call{x, base, unit, context, linear.site};
+    const std::vector<const LinearAdapter*> active = active_adapters(linear, unit);
+    std::vector<LinearAdapter::Passage> passages(active.size());
+    at::Tensor back = gradient;
+    for (std::size_t k = active.size(); k-- > 0;) {
+      passages[k] = active[k]->pass(back, call);
+      back = passages[k].before;
+    }
+    ops::add_matmul(x_gradient, back, base);
+    for (std::size_t k = 0; k < active.size(); ++k)
+      active[k]->backward(
+          passages[k], call, [&] { return result(call, active, k); }, x_gradient, unit);
+  }
+
+  static std::vector<const LinearAdapter*> active_adapters(const AdaptedLinear& linear, const UnitTensors& unit) {
+    std::vector<const LinearAdapter*> active;
+    for (const auto& adapter : linear.adapters)
+      if (adapter->is_gathered(unit)) active.push_back(adapter.get());
+    return active;
+  }
+
   /// The base's weight in the type of x.
-  at::Tensor weight(const LoraLinear& linear, const UnitTensors& unit, const at::Tensor& x) const {
+  at::Tensor weight(const AdaptedLinear& linear, const UnitTensors& unit, const at::Tensor& x) const {
     const at::Tensor& stored = unit.weights[linear.base];
     return stored.scalar_type() == at::kByte
                ? dequantised(stored, *base_format_, linear.out, linear.in, x.scalar_type())
                : stored;
   }
 
-  ops::LowRank factors(const LoraLinear& linear, const UnitTensors& unit) const {
-    return {.a = unit.weights[linear.adapter->a], .b = unit.weights[linear.adapter->b], .scaling = scaling_};
-  }
-
-  ops::DropoutKey key(const LoraLinear& linear, const StepContext& context) const {
-    return {.seed = context.seed,
-            .step = context.step,
-            .site = linear.site,
-            .probability = context.training ? dropout_ : 0,
-            .samples = context.samples,
-            .document_positions = context.document_positions};
-  }
-
-  double scaling_, dropout_;
   std::optional<quant::Format> base_format_;
-  std::vector<LoraLinear> linears_;
+  std::vector<AdaptedLinear> linears_;
 };
 
 }  // namespace

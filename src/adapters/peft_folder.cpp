@@ -4,66 +4,15 @@
 #include <fmt/ranges.h>
 
 #include <limits>
-#include <nlohmann/json.hpp>
 
+#include "check_scale.h"
+#include "module_names.h"
+#include "patterns.h"
 #include "shardtune/core/error.h"
-#include "shardtune/io/json.h"
 #include "shardtune/model/weights.h"
 
 namespace shardtune::adapters {
 namespace {
-
-using nlohmann::json;
-
-bool flag(const json& config, const char* key, const std::string& where) {
-  if (!config.contains(key) || config[key].is_null()) return false;
-  if (!config[key].is_boolean())
-    fail(ErrorClass::kBadModel, "{}: '{}' is {}, expected true or false", where, key, config[key].dump());
-  return config[key].get<bool>();
-}
-
-/// Missing or what Python takes for false: PEFT then does nothing.
-bool is_unset(const json& config, const char* key) {
-  return !config.contains(key) || config[key].is_null() || config[key].empty() || config[key] == "";
-}
-
-/// How the adapter began is history once its tensors are there, unless the start changed more than the adapter: PiSSA, OLoRA,
-/// CorDA, LoftQ and LoRA-GA take something out of the base, so that the folder fits only a base changed in the same way, and
-/// MiCA keeps B fixed in training. The starts listed here change A and B alone (PEFT 0.21, tuners/lora/layer.py).
-bool starts_from_plain_base(const json& kind) {
-  if (kind.is_null() || kind.is_boolean()) return true;
-  return kind == "gaussian" || kind == "eva" || kind == "orthogonal";
-}
-
-/// Settings of PEFT that change the mathematics and that this program does not compute: refused unless at their neutral value.
-/// layers_pattern: without layers_to_transform it selects nothing, but then PEFT refuses the folder as contradicting itself.
-void refuse_unknown_kinds(const json& config, const std::string& where) {
-  const auto refuse_if = [&](bool bad, const char* key) {
-    if (bad)
-      fail(ErrorClass::kBadModel, "{}: '{}' is {}; this adapter kind is not supported", where, key, config[key].dump());
-  };
-  for (const char* key : {"use_dora", "fan_in_fan_out", "lora_bias", "use_qalora"})
-    refuse_if(flag(config, key, where), key);
-  for (const char* key :
-       {"rank_pattern", "alpha_pattern", "layer_replication", "layers_to_transform", "layers_pattern",
-        "modules_to_save", "trainable_token_indices", "target_parameters", "exclude_modules", "alora_invocation_tokens",
-        "velora_config", "monteclora_config", "kasa_config", "use_bdlora", "arrow_config"})
-    refuse_if(!is_unset(config, key), key);
-  refuse_if(config.contains("bias") && config["bias"] != "none", "bias");
-  if (config.contains("init_lora_weights") && !starts_from_plain_base(config["init_lora_weights"]))
-    fail(ErrorClass::kBadModel,
-         "{}: 'init_lora_weights' is {}; only true, false, 'gaussian', 'eva' and 'orthogonal' are supported: another "
-         "start changes the base too; save from PEFT with path_initial_model_for_weight_conversion",
-         where, config["init_lora_weights"].dump());
-}
-
-/// The scale is multiplied in fp32.
-void check_scale(const LoraConfig& lora, ErrorClass error_class, const std::string& what) {
-  constexpr double kLow = std::numeric_limits<float>::min(), kHigh = std::numeric_limits<float>::max();
-  if (lora.scaling() >= kLow && lora.scaling() <= kHigh) return;
-  fail(error_class, "{} {} with rank {} makes the adapters' scale {}; expected a scale from {:.3g} to {:.3g} (fp32)",
-       what, lora.alpha, lora.rank, lora.scaling(), kLow, kHigh);
-}
 
 /// Dropout compares words of 32 bits with p * 2^32: nearer to 1 than this no word would be kept, and no scale makes up for it.
 void check_dropout(double dropout) {
@@ -73,56 +22,49 @@ void check_dropout(double dropout) {
        kHigh);
 }
 
-std::string targets_text(const json& targets, const std::string& where) {
-  if (targets.is_string()) return targets.get<std::string>();
-  if (!targets.is_array() || targets.empty())
-    fail(ErrorClass::kBadModel, "{}: 'target_modules' is {}, expected names or a pattern", where, targets.dump());
-  std::string text;
-  for (const json& entry : targets) {
-    if (!entry.is_string()) fail(ErrorClass::kBadModel, "{}: 'target_modules' holds {}", where, entry.dump());
-    if (!text.empty()) text += ',';
-    text += entry.get<std::string>();
+std::vector<std::int64_t> parse_layers(const std::string& text) {
+  std::vector<std::int64_t> layers;
+  if (trimmed(text).empty()) return layers;
+  for (const std::string& entry : split_list("--layers_to_transform", text)) {
+    if (entry.size() > 9 || entry.find_first_not_of("0123456789") != std::string::npos)
+      fail(ErrorClass::kUsage, "--layers_to_transform: '{}' is no number of a layer; expected for example 0,1,2",
+           entry);
+    layers.push_back(std::stoll(entry));
   }
-  return text;
+  return layers;
 }
 
-/// The targets of a folder; what is wrong with them is a fault of the folder and not of the option they would come from.
-std::set<std::string> folder_targets(const json& targets, const std::string& where, const model::ModelConfig& model) {
-  try {
-    return resolve_targets(targets_text(targets, where), model);
-  } catch (const Error& error) {
-    if (error.error_class() != ErrorClass::kUsage) throw;
-    const std::string option = "--lora_target_modules";
-    std::string reason = error.what();
-    if (reason.starts_with(option)) reason.replace(0, option.size(), "'target_modules'");
-    fail(ErrorClass::kBadModel, "{}: {}", where, reason);
-  }
+ModuleSelection selection_of(const AdapterOptions& options) {
+  ModuleSelection selection{.targets = options.lora_target_modules,
+                            .excluded = trimmed(options.exclude_modules),
+                            .layers = parse_layers(options.layers_to_transform),
+                            .layers_patterns = {}};
+  if (!trimmed(options.layers_pattern).empty())
+    selection.layers_patterns = split_list("--layers_pattern", options.layers_pattern);
+  return selection;
 }
 
-LoraConfig read_adapter_config(const std::filesystem::path& folder, const model::ModelConfig& model) {
-  const std::filesystem::path file = folder / "adapter_config.json";
-  const std::string where = file.string();
-  if (std::filesystem::is_regular_file(folder))
-    fail(ErrorClass::kBadModel, "'{}' is a file; --adapter_name_or_path takes the folder of the adapter{}",
-         folder.string(), folder.has_parent_path() ? fmt::format(", here '{}'", folder.parent_path().string()) : "");
-  const json config = io::read_json_file(file, ErrorClass::kBadModel, {.max_bytes = 1 << 20});
-  if (!config.is_object() || !config.contains("peft_type") || config["peft_type"] != "LORA")
-    fail(ErrorClass::kBadModel, "{}: peft_type is not LORA", where);
-  refuse_unknown_kinds(config, where);
+LoraConfig from_options(const AdapterOptions& options, const model::ModelConfig& model) {
   LoraConfig out;
-  if (!config.contains("r") || !config["r"].is_number_integer() || config["r"].get<std::int64_t>() < 1 ||
-      config["r"].get<std::int64_t>() > 65536)
-    fail(ErrorClass::kBadModel, "{}: 'r' must be an integer from 1 to 65536", where);
-  out.rank = config["r"].get<std::int64_t>();
-  if (!config.contains("lora_alpha") || !config["lora_alpha"].is_number() || !(config["lora_alpha"].get<double>() > 0))
-    fail(ErrorClass::kBadModel, "{}: 'lora_alpha' is {}, expected a number above 0", where,
-         config.value("lora_alpha", json()).dump());
-  out.alpha = config["lora_alpha"].get<double>();
-  out.rank_stabilised = flag(config, "use_rslora", where);
-  check_scale(out, ErrorClass::kBadModel, where + ": 'lora_alpha'");
-  out.modules = folder_targets(config.value("target_modules", json()), where, model);
+  out.rank = options.lora_r;
+  out.alpha = options.lora_alpha;
+  out.rank_stabilised = options.use_rslora;
+  out.dora = options.use_dora;
+  out.bias = options.lora_bias;
+  out.start = options.init_lora_weights;
+  out.selection = selection_of(options);
+  out.rank_pattern = parse_rank_pattern(options.rank_pattern);
+  out.alpha_pattern = parse_alpha_pattern(options.alpha_pattern);
+  out.modules = resolve_modules(out.selection, model);
+  apply_patterns(out);
+  if (const std::string key = unused_key(out); !key.empty())
+    fail(ErrorClass::kUsage, "{} matches none of the adapter's modules, as {}; leave it out", key,
+         *out.modules.begin());
+  check_scales(out, ErrorClass::kUsage, "--lora_alpha");
   return out;
 }
+
+std::string on_off(bool on) { return on ? "True" : "False"; }
 
 /// A folder's adapter has its rank, scale and targets already: an option that says otherwise would be ignored in silence.
 void refuse_contradictions(const AdapterOptions& options, const LoraConfig& folder, const model::ModelConfig& model,
@@ -136,31 +78,64 @@ void refuse_contradictions(const AdapterOptions& options, const LoraConfig& fold
   check("lora_r", options.lora_r == folder.rank, std::to_string(options.lora_r), std::to_string(folder.rank));
   check("lora_alpha", options.lora_alpha == folder.alpha, fmt::to_string(options.lora_alpha),
         fmt::to_string(folder.alpha));
-  check("use_rslora", options.use_rslora == folder.rank_stabilised, options.use_rslora ? "True" : "False",
-        folder.rank_stabilised ? "True" : "False");
-  if (!explicitly_set.contains("lora_target_modules")) return;
-  const std::set<std::string> wish = resolve_targets(options.lora_target_modules, model);
-  check("lora_target_modules", wish == folder.modules, options.lora_target_modules,
-        fmt::format("{} modules: {}", folder.modules.size(), fmt::join(folder.modules, " ")));
+  check("use_rslora", options.use_rslora == folder.rank_stabilised, on_off(options.use_rslora),
+        on_off(folder.rank_stabilised));
+  check("use_dora", options.use_dora == folder.dora, on_off(options.use_dora), on_off(folder.dora));
+  check("lora_bias", options.lora_bias == folder.bias, options.lora_bias, folder.bias);
+  check("init_lora_weights", false, options.init_lora_weights, "the weights themselves");
+  const auto check_modules = [&](const char* option, const std::string& wish) {
+    if (!explicitly_set.contains(option)) return;
+    ModuleSelection selection = selection_of(options);
+    // The options that were not given are the folder's.
+    if (!explicitly_set.contains("lora_target_modules")) selection.targets = folder.selection.targets;
+    if (!explicitly_set.contains("exclude_modules")) selection.excluded = folder.selection.excluded;
+    if (!explicitly_set.contains("layers_to_transform")) selection.layers = folder.selection.layers;
+    if (!explicitly_set.contains("layers_pattern")) selection.layers_patterns = folder.selection.layers_patterns;
+    check(option, resolve_modules(selection, model) == folder.modules, wish,
+          fmt::format("{} modules: {}", folder.modules.size(), fmt::join(folder.modules, " ")));
+  };
+  check_modules("lora_target_modules", options.lora_target_modules);
+  check_modules("exclude_modules", options.exclude_modules);
+  check_modules("layers_to_transform", options.layers_to_transform);
+  check_modules("layers_pattern", options.layers_pattern);
+  LoraConfig wish = folder;
+  wish.rank_pattern = parse_rank_pattern(options.rank_pattern);
+  wish.alpha_pattern = parse_alpha_pattern(options.alpha_pattern);
+  apply_patterns(wish);
+  check("rank_pattern", wish.ranks == folder.ranks, options.rank_pattern, "other ranks");
+  check("alpha_pattern", wish.alphas == folder.alphas, options.alpha_pattern, "other alphas");
 }
 
 }  // namespace
+
+void check_scales(const LoraConfig& lora, ErrorClass error_class, const std::string& what) {
+  constexpr double kLow = std::numeric_limits<float>::min(), kHigh = std::numeric_limits<float>::max();
+  const auto check = [&](double scale, double alpha, std::int64_t rank) {
+    if (scale >= kLow && scale <= kHigh) return;
+    fail(error_class, "{} {} with rank {} makes the adapters' scale {}; expected a scale from {:.3g} to {:.3g} (fp32)",
+         what, alpha, rank, scale, kLow, kHigh);
+  };
+  check(lora.scaling(), lora.alpha, lora.rank);
+  for (const auto& [module, alpha] : lora.alphas) check(lora.scaling_of(module), alpha, lora.rank_of(module));
+  for (const auto& [module, rank] : lora.ranks) check(lora.scaling_of(module), lora.alpha, rank);
+}
 
 std::string peft_name(const std::string& parameter) { return "base_model.model." + parameter; }
 
 LoraConfig make_lora_config(const AdapterOptions& options, const model::ModelConfig& config,
                             const std::set<std::string>& explicitly_set) {
   LoraConfig out;
-  if (!options.adapter_name_or_path.empty()) {
-    out = read_adapter_config(options.adapter_name_or_path, config);
-    refuse_contradictions(options, out, config, explicitly_set);
+  if (options.adapter_name_or_path.empty()) {
+    out = from_options(options, config);
   } else {
-    out.rank = options.lora_r;
-    out.alpha = options.lora_alpha;
-    out.rank_stabilised = options.use_rslora;
-    check_scale(out, ErrorClass::kUsage, "--lora_alpha");
-    out.modules = resolve_targets(options.lora_target_modules, config);
+    out = read_lora_config(options.adapter_name_or_path, config);
+    if (!out.saved_modules.empty())
+      fail(ErrorClass::kBadModel, "{}: 'modules_to_save' is {}; this adapter kind is not supported",
+           (std::filesystem::path(options.adapter_name_or_path) / "adapter_config.json").string(),
+           fmt::join(out.modules_to_save, ", "));
+    refuse_contradictions(options, out, config, explicitly_set);
   }
+  if (out.dora) fail(ErrorClass::kUsage, "--use_dora: not supported yet");
   check_dropout(options.lora_dropout);
   out.dropout = options.lora_dropout;
   return out;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "module_names.h"
 #include "shardtune/adapters/lora.h"
 #include "shardtune/core/error.h"
 #include "shardtune/core/regex.h"
@@ -11,52 +12,11 @@
 namespace shardtune::adapters {
 namespace {
 
+const std::string kOption = "--lora_target_modules";
+
 const std::vector<std::string> kLayerLinears = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
                                                 "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
                                                 "mlp.down_proj"};
-
-bool matches(const std::string& module, const std::string& entry) {
-  return module == entry ||
-         (module.size() > entry.size() && module.ends_with(entry) && module[module.size() - entry.size() - 1] == '.');
-}
-
-/// Without blanks at both ends; "" when there is nothing else.
-std::string trimmed(const std::string& text) {
-  const auto first = text.find_first_not_of(" \t"), last = text.find_last_not_of(" \t");
-  return first == std::string::npos ? "" : text.substr(first, last - first + 1);
-}
-
-std::vector<std::string> split_list(const std::string& text) {
-  std::vector<std::string> entries;
-  std::string entry;
-  const auto flush = [&] {
-    entries.push_back(trimmed(entry));
-    if (entries.back().empty()) fail(ErrorClass::kUsage, "--lora_target_modules '{}' has an empty entry", text);
-    entry.clear();
-  };
-  for (const char c : text) {
-    if (c == ',') flush();
-    else entry += c;
-  }
-  flush();
-  return entries;
-}
-
-/// Names and what may stand between them. Anything else makes the whole text one pattern, its commas (as in {1,2}) included:
-/// PEFT knows a list of names or a pattern, never a list of patterns.
-bool is_name_list(const std::string& text) {
-  return std::all_of(text.begin(), text.end(), [](unsigned char c) {
-    return std::isalnum(c) || c == '_' || c == '.' || c == '-' || c == ',' || c == ' ' || c == '\t';
-  });
-}
-
-std::vector<std::string> other_modules(const model::ModelConfig& config) {
-  std::vector<std::string> names = {"model.embed_tokens", "embed_tokens", "model.norm", "norm"};
-  for (std::int64_t i = 0; i < config.layers; ++i)
-    for (const char* part : {"input_layernorm", "post_attention_layernorm", "self_attn", "mlp"})
-      names.push_back(fmt::format("model.layers.{}.{}", i, part));
-  return names;
-}
 
 /// "all_linear", "all linear", "linear", "all": what is meant by these is sure, but PEFT knows it by one spelling only.
 bool means_all_linear(std::string name) {
@@ -72,7 +32,7 @@ bool means_all_linear(std::string name) {
          "a hyphen",
          entry);
   for (const std::string& module : other_modules(config))
-    if (matches(module, entry))
+    if (is_named(module, entry))
       fail(ErrorClass::kUsage,
            "--lora_target_modules: '{}' is not a linear layer (it matches {}); targets are {}, lm_head", entry, module,
            "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj");
@@ -83,25 +43,8 @@ bool means_all_linear(std::string name) {
        near.empty() ? "" : fmt::format(", did you mean '{}'?", near), fmt::join(short_names, ", "));
 }
 
-/// PEFT reads patterns with Python's re. What both read, but not as the same, is refused; what Python alone reads is an error
-/// of PCRE2.
-void refuse_other_meaning(const std::string& pattern) {
-  for (std::size_t at = 0; at + 1 < pattern.size(); ++at) {
-    const std::string_view here = std::string_view(pattern).substr(at, 2);
-    if (here == "{,")
-      fail(ErrorClass::kUsage, "--lora_target_modules: '{{,' at byte {} of the pattern is not followed; write '{{0,'",
-           at);
-    if (here == "[:")
-      fail(ErrorClass::kUsage,
-           "--lora_target_modules: '[:' at byte {} of the pattern is not followed; write the letters out, as in [a-z]",
-           at);
-    if (here[0] == '\\') ++at;
-  }
-}
-
 std::set<std::string> resolve_pattern(const std::string& pattern, const model::ModelConfig& config) {
-  const Regex regex = Regex::compile(pattern, "--lora_target_modules", ErrorClass::kUsage);
-  refuse_other_meaning(pattern);
+  const Regex regex = compile_as_python(kOption, pattern);
   std::set<std::string> found;
   for (const std::string& module : linear_modules(config))
     if (regex.matches_whole(module)) found.insert(module);
@@ -123,18 +66,30 @@ std::vector<std::string> linear_modules(const model::ModelConfig& config) {
   return names;
 }
 
-std::set<std::string> resolve_targets(const std::string& targets, const model::ModelConfig& config) {
+std::vector<std::string> other_modules(const model::ModelConfig& config) {
+  std::vector<std::string> names = {"model.embed_tokens", "model.norm"};
+  for (std::int64_t i = 0; i < config.layers; ++i)
+    for (const char* part : {"input_layernorm", "post_attention_layernorm", "self_attn", "mlp"})
+      names.push_back(fmt::format("model.layers.{}.{}", i, part));
+  return names;
+}
+
+bool is_all_linear(const std::string& targets) {
   std::string lower = targets;
   std::transform(lower.begin(), lower.end(), lower.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return lower == "all-linear";
+}
+
+std::set<std::string> resolve_targets(const std::string& targets, const model::ModelConfig& config) {
   const std::vector<std::string> modules = linear_modules(config);
-  if (lower == "all-linear") return {modules.begin(), modules.end() - 1};
+  if (is_all_linear(targets)) return {modules.begin(), modules.end() - 1};
   if (!is_name_list(targets)) return resolve_pattern(trimmed(targets), config);
   std::set<std::string> found;
-  for (const std::string& entry : split_list(targets)) {
+  for (const std::string& entry : split_list(kOption, targets)) {
     bool any = false;
     for (const std::string& module : modules)
-      if (matches(module, entry)) {
+      if (is_named(module, entry)) {
         found.insert(module);
         any = true;
       }

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -23,8 +24,25 @@ std::vector<std::string> target_names(const adapters::LoraConfig& lora) {
   return {names.begin(), names.end()};
 }
 
-/// A list of last names says too much when only some layers are adapted: then the full names are given.
+/// A list of names as it was given, or a pattern. nullptr for none.
+ordered_json names_or_pattern(const std::string& text) {
+  if (text.empty()) return nullptr;
+  if (!adapters::is_list_of_modules(text)) return text;
+  return adapters::list_of_modules(text);
+}
+
+/// What the user or the folder said, where other keys narrow it down. Else last names, or full ones where last names would say
+/// too much since only some layers are adapted.
 ordered_json target_modules_json(const adapters::LoraConfig& lora, const std::vector<std::string>& all_linears) {
+  const adapters::ModuleSelection& selection = lora.selection;
+  const bool narrowed = !selection.excluded.empty() || !selection.layers.empty();
+  if (narrowed && adapters::is_all_linear(selection.targets)) {
+    std::set<std::string> names;
+    for (const std::string& module : all_linears)
+      if (module != "lm_head") names.insert(module.substr(module.rfind('.') + 1));
+    return names;
+  }
+  if (narrowed) return names_or_pattern(selection.targets);
   const std::vector<std::string> names = target_names(lora);
   std::size_t meant = 0;
   for (const std::string& module : all_linears)
@@ -33,44 +51,66 @@ ordered_json target_modules_json(const adapters::LoraConfig& lora, const std::ve
   return std::vector<std::string>(lora.modules.begin(), lora.modules.end());
 }
 
+/// A whole number as PEFT's users write it: 16, not 16.0.
+ordered_json number(double value) {
+  const bool whole = std::abs(value) < 0x1p53 && value == std::floor(value);
+  return whole ? ordered_json(static_cast<std::int64_t>(value)) : ordered_json(value);
+}
+
+template <typename T>
+ordered_json null_if_empty(const std::vector<T>& values) {
+  return values.empty() ? ordered_json(nullptr) : ordered_json(values);
+}
+
+ordered_json rank_pattern_json(const adapters::LoraConfig& lora) {
+  ordered_json pattern = ordered_json::object();
+  for (const auto& [key, rank] : lora.rank_pattern) pattern[key] = rank;
+  return pattern;
+}
+
+ordered_json alpha_pattern_json(const adapters::LoraConfig& lora) {
+  ordered_json pattern = ordered_json::object();
+  for (const auto& [key, alpha] : lora.alpha_pattern) pattern[key] = number(alpha);
+  return pattern;
+}
+
 /// Every key that PEFT 0.21 writes for a LoRA adapter, in its order (sorted by name).
 ordered_json adapter_config(const adapters::LoraConfig& lora, const std::string& base_model,
                             const std::vector<std::string>& all_linears) {
-  const bool whole = lora.alpha == static_cast<double>(static_cast<std::int64_t>(lora.alpha));
   ordered_json config = ordered_json::object();
   config["alora_invocation_tokens"] = nullptr;
-  config["alpha_pattern"] = ordered_json::object();
+  config["alpha_pattern"] = alpha_pattern_json(lora);
   config["arrow_config"] = nullptr;
   config["auto_mapping"] = nullptr;
   config["base_model_name_or_path"] = base_model;
-  config["bias"] = "none";
+  config["bias"] = lora.bias;
   config["corda_config"] = nullptr;
   config["ensure_weight_tying"] = false;
   config["eva_config"] = nullptr;
-  config["exclude_modules"] = nullptr;
+  config["exclude_modules"] = names_or_pattern(lora.selection.excluded);
   config["fan_in_fan_out"] = false;
   config["inference_mode"] = true;
   config["init_lora_weights"] = true;
   config["layer_replication"] = nullptr;
-  config["layers_pattern"] = nullptr;
-  config["layers_to_transform"] = nullptr;
+  config["layers_pattern"] = null_if_empty(lora.selection.layers_patterns);
+  config["layers_to_transform"] = null_if_empty(lora.selection.layers);
   config["loftq_config"] = ordered_json::object();
-  config["lora_alpha"] = whole ? ordered_json(static_cast<std::int64_t>(lora.alpha)) : ordered_json(lora.alpha);
+  config["lora_alpha"] = number(lora.alpha);
   config["lora_bias"] = false;
   config["lora_dropout"] = lora.dropout;
   config["megatron_config"] = nullptr;
   config["megatron_core"] = "megatron.core";
-  config["modules_to_save"] = nullptr;
+  config["modules_to_save"] = null_if_empty(lora.modules_to_save);
   config["peft_type"] = "LORA";
   config["qalora_group_size"] = 16;
   config["r"] = lora.rank;
-  config["rank_pattern"] = ordered_json::object();
+  config["rank_pattern"] = rank_pattern_json(lora);
   config["revision"] = nullptr;
   config["target_modules"] = target_modules_json(lora, all_linears);
   config["target_parameters"] = nullptr;
   config["task_type"] = "CAUSAL_LM";
   config["trainable_token_indices"] = nullptr;
-  config["use_dora"] = false;
+  config["use_dora"] = lora.dora;
   config["use_qalora"] = false;
   config["use_rslora"] = lora.rank_stabilised;
   return config;

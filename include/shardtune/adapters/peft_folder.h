@@ -12,9 +12,13 @@ namespace shardtune::adapters {
 /// The name a parameter of the adapter has in PEFT's files: base_model.model.MODULE.lora_A.weight.
 std::string peft_name(const std::string& parameter);
 
-/// LoRA settings from the options, targets resolved. With --adapter_name_or_path rank, alpha, rsLoRA and targets come from the
-/// folder's adapter_config.json; `explicitly_set` names the options the user gave, which must then agree with the folder
-/// (Error(kUsage) otherwise). Dropout is the option's. What the arithmetic cannot hold is refused: a scale beyond fp32, a
+/// The adapter that a PEFT folder's adapter_config.json describes, modules and patterns resolved for the model `config`. Its
+/// dropout is the folder's. Kinds that are not computed are refused by name; whatever is wrong is Error(kBadModel).
+LoraConfig read_lora_config(const std::filesystem::path& folder, const model::ModelConfig& config);
+
+/// LoRA settings from the options, targets resolved. With --adapter_name_or_path all but dropout comes from the folder's
+/// adapter_config.json; `explicitly_set` names the options the user gave, which must then agree with the folder
+/// (Error(kUsage) otherwise). What the arithmetic cannot hold is refused: a scale beyond fp32, a
 /// dropout that keeps nothing.
 LoraConfig make_lora_config(const AdapterOptions& options, const model::ModelConfig& config,
                             const std::set<std::string>& explicitly_set = {});

@@ -11,7 +11,9 @@ namespace shardtune::model {
 enum class Initial {
   kBase,  ///< the model folder
   kLoraA,  ///< Kaiming-uniform with a = sqrt(5): uniform in +-1/sqrt(in)
+  kNormal,  ///< normal with standard deviation 1/rows
   kZero,
+  kDerived,  ///< computed from the base's weights once they are loaded
 };
 
 /// One tensor of the model or of its adapter.

@@ -15,6 +15,8 @@ struct OptimOptions {
   double adam_beta1 = 0.9;
   double adam_beta2 = 0.999;
   double adam_epsilon = 1e-8;
+  double loraplus_lr_ratio = 0;  ///< LoRA+: learning rate of the B matrices and vectors over that of the others; 0: off
+  double loraplus_lr_embedding = 1e-6;  ///< of adapters on the embedding, with LoRA+
 };
 
 }  // namespace shardtune::optim
