@@ -10,6 +10,7 @@
 #include "shardtune/core/ledger_allocator.h"
 #include "shardtune/core/memory_reserve.h"
 #include "shardtune/options/run_options.h"
+#include "shardtune/train/merge_command.h"
 #include "shardtune/train/plan.h"
 #include "shardtune/train/threads.h"
 #include "shardtune/train/trainer.h"
@@ -61,7 +62,8 @@ int run(int argc, char** argv) {
     });
     train::choose_threads(*communicator);
     comm::agree(*communicator, [&] { ops::choose_blas(parsed.options.model.blas); });
-    train::train(parsed, *communicator);
+    if (parsed.options.command == "merge") train::run_merge_command(parsed, *communicator);
+    else train::train(parsed, *communicator);
     return 0;
   } catch (const comm::AgreedError& error) {
     // Every rank is here: rank 0 speaks, all leave in order.

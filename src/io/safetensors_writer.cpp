@@ -6,7 +6,7 @@
 #include "shardtune/core/error.h"
 #include "shardtune/io/files.h"
 #include "shardtune/io/json.h"
-#include "shardtune/io/safetensors.h"
+#include "shardtune/io/safetensors_layout.h"
 
 namespace shardtune::io {
 namespace {
@@ -58,25 +58,36 @@ std::uint64_t TensorSpec::bytes() const {
   return product;
 }
 
-SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<TensorSpec> tensors,
-                                     const std::map<std::string, std::string>& metadata)
-    : order_(std::move(tensors)), file_(std::make_unique<AtomicFile>(path)) {
-  std::ranges::sort(order_, {}, order_key);
-  for (std::size_t i = 0; i < order_.size(); ++i) {
-    SHARDTUNE_CHECK(order_[i].name != "__metadata__", "a tensor cannot be called __metadata__");
-    left_ += order_[i].bytes();
-  }
+SafetensorsLayout lay_out_safetensors(std::vector<TensorSpec> tensors, const std::map<std::string, std::string>& metadata) {
+  SafetensorsLayout layout{.order = std::move(tensors), .offsets = {}, .head = {}};
+  std::ranges::sort(layout.order, {}, order_key);
   std::vector<std::string_view> names;
-  for (const TensorSpec& spec : order_) names.push_back(spec.name);
+  for (const TensorSpec& spec : layout.order) {
+    SHARDTUNE_CHECK(spec.name != "__metadata__", "a tensor cannot be called __metadata__");
+    names.push_back(spec.name);
+  }
   std::ranges::sort(names);
   const auto twice = std::ranges::adjacent_find(names);
   SHARDTUNE_CHECK(twice == names.end(), "tensor '{}' is to be written twice", *twice);
 
-  const std::string header = header_text(order_, metadata);
-  std::array<unsigned char, 8> length{};
-  for (std::size_t i = 0; i < 8; ++i) length[i] = static_cast<unsigned char>(header.size() >> (8 * i) & 0xFF);
-  file_->write(std::as_bytes(std::span(length)));
-  file_->write(std::as_bytes(std::span(header)));
+  const std::string header = header_text(layout.order, metadata);
+  for (std::size_t i = 0; i < 8; ++i) layout.head += static_cast<char>(header.size() >> (8 * i) & 0xFF);
+  layout.head += header;
+  layout.file_bytes = layout.head.size();
+  for (const TensorSpec& spec : layout.order) {
+    layout.offsets.push_back(layout.file_bytes);
+    layout.file_bytes += spec.bytes();
+  }
+  return layout;
+}
+
+SafetensorsWriter::SafetensorsWriter(const std::filesystem::path& path, std::vector<TensorSpec> tensors,
+                                     const std::map<std::string, std::string>& metadata)
+    : file_(std::make_unique<AtomicFile>(path)) {
+  SafetensorsLayout layout = lay_out_safetensors(std::move(tensors), metadata);
+  file_->write(std::as_bytes(std::span(layout.head)));
+  left_ = layout.file_bytes - layout.head.size();
+  order_ = std::move(layout.order);
 }
 
 SafetensorsWriter::~SafetensorsWriter() = default;

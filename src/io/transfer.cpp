@@ -35,11 +35,15 @@ Transfer read_at(int descriptor, std::uint64_t offset, std::span<std::byte> out)
   return done;
 }
 
-Transfer write_next(int descriptor, std::span<const std::byte> data) noexcept {
+namespace {
+
+/// `put_some(from, bytes, done)` is one system call; `done` bytes were written before.
+template <typename Put>
+Transfer write_all(std::span<const std::byte> data, Put&& put_some) noexcept {
   Transfer done;
   while (done.bytes < data.size()) {
     const std::size_t wanted = std::min<std::uint64_t>(data.size() - done.bytes, max_piece_bytes);
-    const ssize_t put = ::write(descriptor, data.data() + done.bytes, wanted);
+    const ssize_t put = put_some(data.data() + done.bytes, wanted, done.bytes);
     if (put < 0 && errno == EINTR) continue;
     if (put <= 0) {
       // No progress without an error code would loop for ever; a device that takes nothing is full.
@@ -49,6 +53,20 @@ Transfer write_next(int descriptor, std::span<const std::byte> data) noexcept {
     done.bytes += static_cast<std::uint64_t>(put);
   }
   return done;
+}
+
+}  // namespace
+
+Transfer write_next(int descriptor, std::span<const std::byte> data) noexcept {
+  return write_all(data, [&](const std::byte* from, std::size_t bytes, std::uint64_t) {
+    return ::write(descriptor, from, bytes);
+  });
+}
+
+Transfer write_at(int descriptor, std::uint64_t offset, std::span<const std::byte> data) noexcept {
+  return write_all(data, [&](const std::byte* from, std::size_t bytes, std::uint64_t done) {
+    return ::pwrite(descriptor, from, bytes, static_cast<off_t>(offset + done));
+  });
 }
 
 std::string system_text(int error) { return std::generic_category().message(error); }

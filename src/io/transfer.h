@@ -44,6 +44,7 @@ struct Transfer {
 
 Transfer read_at(int descriptor, std::uint64_t offset, std::span<std::byte> out) noexcept;
 Transfer write_next(int descriptor, std::span<const std::byte> data) noexcept;
+Transfer write_at(int descriptor, std::uint64_t offset, std::span<const std::byte> data) noexcept;
 
 /// The system's words for an errno value.
 std::string system_text(int error);

@@ -53,7 +53,7 @@ std::string effective_as_ini(const std::vector<EffectiveOption>& options) {
   std::string text;
   for (const EffectiveOption& option : options) {
     const OptionSpec& spec = *find_option(option.name);
-    if (!is_given(option) || spec.command == "plan" || spec.scope != Scope::kEverywhere) continue;
+    if (!is_given(option) || !takes("train", spec) || spec.scope != Scope::kEverywhere) continue;
     if (survives_ini(option.value)) text += fmt::format("{} = {}\n", option.name, option.value);
     else text += fmt::format("# {}: no INI file can hold its value; give it on the command line\n", option.name);
   }

@@ -70,7 +70,7 @@ std::string markdown_row(const OptionSpec& spec) {
                      cell(spec.help), needs_text(spec));
 }
 
-constexpr std::string_view kMarkdownHead = R"(# Options of `shardtune train` and `shardtune plan`
+constexpr std::string_view kMarkdownHead = R"(# Options of `shardtune train`, `shardtune plan` and `shardtune merge`
 
 This page is made from the table in `src/options/option_table.cpp`. Do not edit it; write it anew with
 `build/shardtune help-markdown > docs/options.md`.
@@ -131,13 +131,16 @@ in the file.
 std::string help_text() {
   std::string text =
       "Usage: mpirun -np RANKS shardtune train --config FILE [--NAME VALUE ...]\n"
-      "       shardtune plan --world_size RANKS [--config FILE] [--NAME VALUE ...]\n\n" +
+      "       shardtune plan --world_size RANKS [--config FILE] [--NAME VALUE ...]\n"
+      "       [mpirun -np RANKS] shardtune merge --model_name_or_path FOLDER --adapter_name_or_path FOLDER \\\n"
+      "           --output_dir FOLDER [--NAME VALUE ...]\n\n" +
       wrap(
           "Fine-tunes a Llama model from a Hugging Face folder. mpirun or srun starts one process "
           "(rank) for each device; "
           "all ranks get the same options. 'shardtune plan' tells, without weights and without a GPU, what a rank of "
           "such a job needs; it takes the same options and those of the group Planning, and is started once, without "
-          "mpirun.",
+          "mpirun. 'shardtune merge' adds adapters to their base and writes a model folder; it takes the model, the "
+          "adapters, what the base of their run was, and the options of the group Merging.",
           0) +
       "\nExamples:\n"
       "  mpirun -np 2 shardtune train --config configs/smollm2_lora_quickstart.ini\n"

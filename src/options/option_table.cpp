@@ -9,6 +9,7 @@ namespace {
 
 using adapters::AdapterOptions;
 using data::DataOptions;
+using exporting::MergeOptions;
 using fsdp::FsdpOptions;
 using model::ModelOptions;
 using optim::OptimOptions;
@@ -54,6 +55,11 @@ auto in_train(Value TrainOptions::*value) {
 template <typename Value>
 auto in_plan(Value PlanOptions::*value) {
   return in(&RunOptions::plan, value);
+}
+
+template <typename Value>
+auto in_merge(Value MergeOptions::*value) {
+  return in(&RunOptions::merge, value);
 }
 
 // More steps, tokens or rows than any run has; a larger value is a slip of the finger.
@@ -407,13 +413,29 @@ Rows planning_rows() {
   return rows;
 }
 
+Rows merging_rows() {
+  const std::string_view group = "Merging (shardtune merge)";
+  Rows rows = {
+      {"adapter_weights", group, "", Text{"NUMBERS"}, in_merge(&MergeOptions::adapter_weights),
+       "Weights of the adapters of adapter_name_or_path, which may then be a list: comma-separated numbers. The weighted "
+       "changes are added, as by PEFT's add_weighted_adapter with combination_type cat. None: 1 each."},
+      {"merge_base", group, "", Choices{{"trained", "original"}}, in_merge(&MergeOptions::merge_base),
+       "What the adapter is added to. trained: the base it was trained on, for a 4-bit or 8-bit run the dequantised "
+       "weights; original: the weights of the files."},
+      {"max_shard_size", group, "", Text{"SIZE"}, in_merge(&MergeOptions::max_shard_size),
+       "Largest file of the result, as in Transformers: a number with KB, MB, GB or TB (powers of 1000)."},
+  };
+  for (OptionSpec& row : rows) row = only_of("merge", std::move(row));
+  return rows;
+}
+
 }  // namespace
 
 const std::vector<OptionSpec>& option_table() {
   static const Rows table = [] {
     Rows all;
     for (const auto rows : {general_rows, model_rows, data_rows, adapter_rows, quantisation_rows, sharding_rows,
-                            optimizer_rows, training_rows, evaluation_rows, output_rows, planning_rows}) {
+                            optimizer_rows, training_rows, evaluation_rows, output_rows, planning_rows, merging_rows}) {
       for (OptionSpec& row : rows()) all.push_back(std::move(row));
     }
     return all;
@@ -439,11 +461,6 @@ std::string nearest_option(std::string_view unknown) {
       return std::string(spec.name);
   }
   return nearest;
-}
-
-const std::vector<std::string_view>& commands() {
-  static const std::vector<std::string_view> names = {"train", "plan"};
-  return names;
 }
 
 }  // namespace shardtune::options

@@ -58,16 +58,21 @@ struct OptionSpec {
   Allowed allowed;
   std::function<Slot(RunOptions&)> slot;
   std::string_view help;
-  bool required = false;  ///< of `train`; the others want the model folder only
+  bool required = false;  ///< of `train`; check_required() has those of the others
   std::optional<Needs> needs = std::nullopt;
   std::vector<std::string_view> older_names = {};  ///< other tools' names, used for suggestions only
   Scope scope = Scope::kEverywhere;
   std::string_view default_text = {};  ///< for --help, where the value alone would not tell what happens
-  std::string_view command = {};  ///< the only command that has it; empty: every one
+  std::string_view command = {};  ///< the only command that has it; empty: see takes()
 };
 
 /// Every option, in the order of --help. Parsing, help, documentation, suggestions and checks all read this table.
 const std::vector<OptionSpec>& option_table();
+
+/// The commands that have the option.
+std::vector<std::string_view> commands_of(const OptionSpec& spec);
+/// Whether the command has the option.
+bool takes(std::string_view command, const OptionSpec& spec);
 
 /// The row of an option; null when there is none.
 const OptionSpec* find_option(std::string_view name);

@@ -102,8 +102,9 @@ ParseResult parse_options(int argc, const char* const* argv, const char* const* 
 
   for (const OptionSpec& spec : option_table()) {
     if (spec.scope == Scope::kCommandLineOnly) continue;
-    if (!spec.command.empty() && spec.command != result.options.command) continue;
     const auto found = winners.find(spec.name);
+    // Given for another command all the same: listed as without effect.
+    if (!takes(result.options.command, spec) && found == winners.end()) continue;
     if (found == winners.end()) {
       result.effective.push_back({std::string(spec.name), value_text(spec, result.options), "default"});
       continue;

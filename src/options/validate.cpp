@@ -17,7 +17,9 @@ void check_needs(Winners& winners, RunOptions& options) {
   for (const OptionSpec& spec : option_table()) {
     const auto given = winners.find(spec.name);
     // An empty text ("adapter_name_or_path =") asks for nothing.
-    if (!spec.needs || given == winners.end() || given->second.value.empty()) continue;
+    if (!spec.needs || given == winners.end() || given->second.value.empty() || !given->second.in_effect) continue;
+    // merge adds an adapter and needs no word that it does.
+    if (options.command == "merge" && spec.needs->option == "use_peft_lora") continue;
     const OptionSpec& other = *find_option(spec.needs->option);
     const std::string value = value_text(other, options);
     const auto& wanted = spec.needs->values;
@@ -29,12 +31,19 @@ void check_needs(Winners& winners, RunOptions& options) {
   }
 }
 
-void check_command(const Winners& winners, std::string_view command) {
-  for (const auto& [name, given] : winners) {
+/// What other commands have alone. `merge` can be given the file of a training run: its options that it does not have are without
+/// effect.
+void check_command(Winners& winners, RunOptions& options) {
+  const std::string& command = options.command;
+  for (auto& [name, given] : winners) {
     const OptionSpec& spec = *find_option(name);
-    if (!spec.command.empty() && spec.command != command)
+    if (takes(command, spec)) continue;
+    if (command != "merge" || !takes("train", spec) || given.origin == Origin::kCommandLine)
       fail(ErrorClass::kUsage, "{}: option {} is for 'shardtune {}'; remove it from '{}'", given.place, name,
-           spec.command, command);
+           fmt::join(commands_of(spec), "', 'shardtune "), command);
+    given.source += ", without effect";
+    given.in_effect = false;
+    set_default(spec, options);
   }
 }
 
@@ -75,7 +84,7 @@ void check_quantisation(Winners& winners, RunOptions& options) {
          place("quantised_cache"), options.quant.quantised_cache);
   for (const auto& [name, on] : {std::pair("use_4bit_quantization", options.quant.use_4bit_quantization),
                                  std::pair("use_8bit_quantization", options.quant.use_8bit_quantization)})
-    if (on && !options.adapter.use_peft_lora)
+    if (on && !options.adapter.use_peft_lora && options.command != "merge")
       fail(ErrorClass::kUsage,
            "{}: option {} = True: quantised weights cannot be trained; give use_peft_lora, or remove {} or set it "
            "to False",
@@ -107,9 +116,12 @@ void check_plan(const Winners& winners, const RunOptions& options) {
 
 void check_required(const Winners& winners, std::string_view command) {
   std::vector<std::string_view> missing;
+  const auto wanted = [&](const OptionSpec& spec) {
+    if (command == "merge") return takes(command, spec) && (spec.required || spec.name == "adapter_name_or_path");
+    return spec.required && (command == "train" || spec.name == "model_name_or_path");
+  };
   for (const OptionSpec& spec : option_table())
-    if (spec.required && (command == "train" || spec.name == "model_name_or_path") && !winners.contains(spec.name))
-      missing.push_back(spec.name);
+    if (wanted(spec) && !winners.contains(spec.name)) missing.push_back(spec.name);
   if (missing.empty()) return;
   fail(ErrorClass::kUsage,
        "required option{} missing: {}; give {} on the command line (--{} VALUE) or in the file of --config",
@@ -117,7 +129,7 @@ void check_required(const Winners& winners, std::string_view command) {
 }
 
 void check_combinations(Winners& winners, RunOptions& options) {
-  check_command(winners, options.command);
+  check_command(winners, options);
   check_needs(winners, options);
   check_warmup(winners, options);
   settle_activations(winners, options);

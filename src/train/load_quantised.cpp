@@ -1,16 +1,14 @@
 #include "load_quantised.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "shardtune/adapters/quantise_weight.h"
+#include "shardtune/adapters/stored_quantised.h"
 #include "shardtune/core/error.h"
-#include "shardtune/core/ops.h"
-#include "shardtune/model/weights.h"
 #include "shardtune/quant/quantise.h"
-#include "stored_quantised.h"
 
 namespace shardtune::train {
 namespace {
@@ -32,48 +30,6 @@ RecordRun records_begun(std::int64_t begin, std::int64_t end, std::int64_t recor
   return {first, (end + record_bytes - 1) / record_bytes - first};
 }
 
-/// The values as they are quantised: int8 takes the weights through fp16, as bitsandbytes does.
-at::Tensor read_values(const io::SafetensorsFolder& base, const model::Parameter& parameter, std::int64_t first,
-                       std::int64_t count, at::ScalarType type, bool through_half) {
-  at::Tensor values = at::empty({count}, at::dtype(type));
-  model::read_elements(base, parameter.name, first, values);
-  if (!through_half) return values;
-  values = values.to(at::kHalf);
-  if (!ops::all_finite(values))
-    fail(ErrorClass::kBadModel,
-         "{}: tensor '{}' holds a value beyond the range of float16, through which --use_8bit_quantization takes the "
-         "weights; use --use_4bit_quantization",
-         base.file_of(parameter.name).string(), parameter.name);
-  return values;
-}
-
-/// Quantises a run of records; `absmax` is empty for int8.
-void quantise_records(const RecordLayout& layout, RecordRun run, const at::Tensor& values, std::span<float> absmax,
-                      std::span<std::byte> records) {
-  const std::int64_t each = layout.elements_per_record(), bytes = layout.bytes_per_record();
-  const auto width = static_cast<std::int64_t>(values.element_size());
-  const auto* from = static_cast<const std::byte*>(values.const_data_ptr());
-  at::parallel_for(0, run.count, 1, [&](std::int64_t begin, std::int64_t end) {
-    const RecordRun part{run.first + begin, end - begin};
-    const quant::ConstElements elements{from + begin * each * width, ops::dtype_of(values.scalar_type()),
-                                        layout.elements_in(part)};
-    const auto to = records.subspan(begin * bytes, part.count * bytes);
-    if (layout.format().four_bit())
-      quant::quantise_codes(layout, part, elements,
-                            absmax.subspan(layout.blocks_in({run.first, begin}), layout.blocks_in(part)), to);
-    else quant::quantise_rows(layout, part, elements, to);
-  });
-}
-
-/// at::mean() in one thread: with several its order of adding, and so the last place, would depend on their number.
-float mean_of(std::vector<float>& values) {
-  const int threads = at::get_num_threads();
-  at::set_num_threads(1);
-  const float mean = at::mean(at::from_blob(values.data(), {static_cast<std::int64_t>(values.size())})).item<float>();
-  at::set_num_threads(threads);
-  return mean;
-}
-
 }  // namespace
 
 RecordLayout QuantisedUnit::layout_of(std::size_t slot) const {
@@ -90,12 +46,12 @@ void QuantisedUnit::quantise(const io::SafetensorsFolder& base, const RecordLayo
   if (four_bit) started.absmax.resize(static_cast<std::size_t>(layout.blocks_in(started.run)));
   for (std::int64_t done = 0; done < started.run.count; done += step) {
     const RecordRun run{started.run.first + done, std::min(step, started.run.count - done)};
-    const at::Tensor values = read_values(base, parameter, run.first * each, layout.elements_in(run),
+    const at::Tensor values = adapters::read_values(base, parameter.name, run.first * each, layout.elements_in(run),
                                           run_.precision.base, /*through_half=*/!four_bit);
     std::span<float> absmax;
     if (four_bit)
       absmax = std::span(started.absmax).subspan(layout.blocks_in({started.run.first, done}), layout.blocks_in(run));
-    quantise_records(layout, run, values, absmax, std::span(started.records).subspan(done * bytes, run.count * bytes));
+    adapters::quantise_records(layout, run, values, absmax, std::span(started.records).subspan(done * bytes, run.count * bytes));
   }
 }
 
@@ -109,7 +65,7 @@ void QuantisedUnit::read(const io::SafetensorsFolder& base, std::size_t slot, st
                   .records = {},
                   .part = part};
   if (run_.config.quantisation)
-    started.records = read_stored(base, run_.shards->spec(unit_).parameters[slot], layout, started.run);
+    started.records = adapters::read_stored(base, run_.shards->spec(unit_).parameters[slot], layout, started.run);
   else quantise(base, layout, started);
   started_.push_back(std::move(started));
 }
@@ -152,7 +108,7 @@ void QuantisedUnit::finish() {
     Started* const found = own == started_.end() ? nullptr : &*own;
     if (layout.format().four_bit() && !run_.config.quantisation) {
       std::vector<float> absmax = gather_absmax(tensor, layout, found);
-      const float offset = layout.format().double_quantisation ? mean_of(absmax) : 0;
+      const float offset = layout.format().double_quantisation ? adapters::mean_of_scales(absmax) : 0;
       if (found != nullptr) quant::write_scales(layout, found->run, absmax, offset, found->records);
     }
     if (found == nullptr) continue;

@@ -6,11 +6,11 @@
 #include "load_quantised.h"
 #include "quantised_cache.h"
 #include "shardtune/adapters/peft_folder.h"
+#include "shardtune/adapters/stored_quantised.h"
 #include "shardtune/comm/agree.h"
 #include "shardtune/core/philox.h"
 #include "shardtune/model/weights.h"
 #include "shardtune/train/run.h"
-#include "stored_quantised.h"
 
 namespace shardtune::train {
 namespace {
@@ -43,7 +43,7 @@ std::shared_ptr<const WeightFiles> open_weight_files(const Run& run) {
   model::CheckPacked check_packed;
   if (run.config.quantisation)
     check_packed = [&](const model::Parameter& parameter, std::set<std::string>& known) {
-      check_stored(sources.base, parameter, *run.lora->base_format, known);
+      adapters::check_stored(sources.base, parameter, *run.lora->base_format, known);
     };
   model::check_weights(sources.base, run.model->units(), run.config.tied_embeddings, check_packed);
   if (run.lora && !run.options.adapter.adapter_name_or_path.empty()) {

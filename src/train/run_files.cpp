@@ -7,6 +7,7 @@
 
 #include "shardtune/checkpoint/checkpoint.h"
 #include "shardtune/core/error.h"
+#include "shardtune/export/base_record.h"
 #include "shardtune/io/files.h"
 
 namespace shardtune::train {
@@ -28,7 +29,7 @@ std::vector<std::string_view> written_names(bool lora) {
                                          "tokenizer_config.json",
                                          "special_tokens_map.json",
                                          "chat_template.jinja"};
-  if (lora) names.insert(names.end(), {"adapter_model.safetensors", "adapter_config.json"});
+  if (lora) names.insert(names.end(), {"adapter_model.safetensors", "adapter_config.json", exporting::BaseRecord::kFileName});
   else names.insert(names.end(), {"model.safetensors", "config.json", "generation_config.json"});
   names.push_back(kMark);
   return names;

@@ -13,8 +13,10 @@
 #include "progress.h"
 #include "resume.h"
 #include "same_everywhere.h"
+#include "shardtune/checkpoint/base_fingerprint.h"
 #include "shardtune/checkpoint/checkpoint.h"
 #include "shardtune/comm/agree.h"
+#include "shardtune/export/base_record.h"
 #include "shardtune/export/export.h"
 #include "shardtune/io/files.h"
 #include "shardtune/train/metrics.h"
@@ -26,6 +28,16 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+/// What the adapter's folder tells of its base. Collective.
+exporting::BaseRecord base_record(const Run& run) {
+  std::optional<io::SafetensorsFolder> files;
+  comm::agree(*run.communicator, [&] { files.emplace(run.options.model.model_name_or_path); });
+  return {.fingerprint = checkpoint::base_fingerprint(*files, *run.communicator),
+          .type = run.precision.base,
+          .compute_type = run.precision.compute,
+          .quantisation = run.lora->base_format};
+}
 
 /// The loop over optimizer steps with what happens between them. One object per run.
 class Trainer {
@@ -181,9 +193,13 @@ class Trainer {
   void export_result(const FinalMetrics& final) {
     check_weights_finite(run_);
     const std::filesystem::path folder = options_.output_dir, base = run_.options.model.model_name_or_path;
-    if (run_.lora)
+    if (run_.lora) {
       exporting::write_adapter(folder, *run_.lora, base.string(), *run_.shards, communicator_, run_.precision.trained);
-    else exporting::write_model(folder, base, run_.precision.result, *run_.shards, communicator_);
+      const exporting::BaseRecord record = base_record(run_);
+      write([&] { exporting::write_base_record(folder, record); });
+    } else {
+      exporting::write_model(folder, base, run_.precision.result, *run_.shards, communicator_);
+    }
     write([&] {
       exporting::write_extras(
           folder, base, run_.lora.has_value(),

@@ -5,6 +5,7 @@
 
 #include "shardtune/adapters/options.h"
 #include "shardtune/data/options.h"
+#include "shardtune/export/options.h"
 #include "shardtune/fsdp/options.h"
 #include "shardtune/model/options.h"
 #include "shardtune/optim/options.h"
@@ -15,7 +16,7 @@ namespace shardtune::options {
 
 /// All options of one run. Every module owns its part; this module only fills them.
 struct RunOptions {
-  std::string command;  ///< train | plan
+  std::string command;  ///< train | plan | merge
   std::string config;  ///< INI file the options were read from, "" for none
   model::ModelOptions model;
   data::DataOptions data;
@@ -25,6 +26,7 @@ struct RunOptions {
   optim::OptimOptions optim;
   train::TrainOptions train;
   train::PlanOptions plan;
+  exporting::MergeOptions merge;
 };
 
 /// One effective option: what --help, the start banner and the checkpoint show.

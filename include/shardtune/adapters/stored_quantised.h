@@ -9,7 +9,7 @@
 /// Weights that bitsandbytes has quantised and Transformers has saved. For a linear M in 4 bits: M.weight (packed, in any
 /// storage type), M.weight.absmax, M.weight.quant_map, M.weight.quant_state.bitsandbytes__nf4 (JSON text), with double
 /// quantisation M.weight.nested_absmax and M.weight.nested_quant_map. In 8 bits: M.weight (I8), M.SCB, M.weight_format.
-namespace shardtune::train {
+namespace shardtune::adapters {
 
 /// Checks that the files hold the parameter in this format, before anything of it is read, and enters the names of all its
 /// tensors into `known`. Error(kBadModel) with file, tensor, expected and found.
@@ -21,4 +21,4 @@ void check_stored(const io::SafetensorsFolder& folder, const model::Parameter& p
 std::vector<std::byte> read_stored(const io::SafetensorsFolder& folder, const model::Parameter& parameter,
                                    const quant::RecordLayout& layout, quant::RecordRun run);
 
-}  // namespace shardtune::train
+}  // namespace shardtune::adapters

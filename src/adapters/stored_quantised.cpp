@@ -1,4 +1,4 @@
-#include "stored_quantised.h"
+#include "shardtune/adapters/stored_quantised.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -11,7 +11,7 @@
 #include "shardtune/io/json.h"
 #include "shardtune/quant/tables.h"
 
-namespace shardtune::train {
+namespace shardtune::adapters {
 namespace {
 
 using nlohmann::json;
@@ -159,4 +159,4 @@ std::vector<std::byte> read_stored(const io::SafetensorsFolder& folder, const mo
   return records;
 }
 
-}  // namespace shardtune::train
+}  // namespace shardtune::adapters

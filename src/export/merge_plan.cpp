@@ -1,0 +1,155 @@
+#include "merge_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "adapter_tensors.h"
+#include "shardtune/adapters/peft_folder.h"
+#include "shardtune/core/error.h"
+#include "shardtune/core/ops.h"
+
+namespace shardtune::exporting {
+namespace {
+
+constexpr std::int64_t kBlockElements = 1 << 20;
+constexpr std::int64_t kLeastRows = 64;
+
+/// Transformers' order within a layer; its files are cut along it.
+constexpr std::array<std::string_view, 9> kOrderInLayer = {
+    "self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight",
+    "self_attn.o_proj.weight", "mlp.gate_proj.weight",    "mlp.up_proj.weight",
+    "mlp.down_proj.weight",    "input_layernorm.weight",  "post_attention_layernorm.weight"};
+
+std::size_t place_in_unit(const model::Parameter& parameter) {
+  for (std::size_t i = 0; i < kOrderInLayer.size(); ++i)
+    if (parameter.name.ends_with(kOrderInLayer[i])) return i;
+  return parameter.name.ends_with("lm_head.weight") ? kOrderInLayer.size() : 0;
+}
+
+std::string module_of(const std::string& weight) { return weight.substr(0, weight.rfind('.')); }
+
+void add_sources(const MergeSources& sources, ResultTensor& tensor) {
+  const std::string module = module_of(tensor.name);
+  tensor.table = module == kTableModule;
+  for (const auto& adapter : sources.adapters) {
+    if (adapter->lora.saved_modules.contains(module)) {
+      tensor.saved = adapter.get();
+      tensor.saved_name = adapters::peft_name(tensor.name);
+    }
+    if (adapter->lora.modules.contains(module))
+      tensor.parts.push_back({.adapter = adapter.get(),
+                              .module = module,
+                              .rank = adapter->lora.rank_of(module),
+                              .scaling = adapter->lora.scaling_of(module)});
+  }
+}
+
+bool any_touches(const MergeSources& sources, const std::string& module) {
+  return std::ranges::any_of(sources.adapters, [&](const auto& adapter) { return touches(*adapter, module); });
+}
+
+void list_tensors(const MergeSources& sources, MergePlan& plan) {
+  plan.untied = sources.config.tied_embeddings && (any_touches(sources, kTableModule) || any_touches(sources, "lm_head"));
+  const model::Parameter& embedding = sources.units.front().parameters.front();
+  for (const model::UnitSpec& unit : sources.units) {
+    std::vector<model::Parameter> parameters = unit.parameters;
+    std::ranges::stable_sort(parameters, {}, place_in_unit);
+    for (const model::Parameter& parameter : parameters) {
+      if (parameter.borrowed && !plan.untied) continue;
+      ResultTensor tensor{.name = parameter.name, .base = parameter.borrowed ? embedding : parameter};
+      tensor.quantised =
+          sources.form.format && &unit != &sources.units.front() && &unit != &sources.units.back() && tensor.base.shape.size() == 2;
+      add_sources(sources, tensor);
+      plan.tensors.push_back(std::move(tensor));
+    }
+  }
+}
+
+/// As split_torch_state_dict_into_shards(): tensors in their order, a new file when the next would be too much, one that is too
+/// large by itself alone.
+std::vector<std::vector<std::size_t>> spread_over_files(const MergePlan& plan, std::uint64_t most) {
+  std::vector<std::vector<std::size_t>> files;
+  std::vector<std::size_t> current;
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < plan.tensors.size(); ++i) {
+    const std::uint64_t size = plan.tensors[i].elements() * c10::elementSize(plan.type);
+    if (size > most) {
+      files.push_back({i});
+      continue;
+    }
+    if (bytes + size > most) {
+      files.push_back(std::exchange(current, {}));
+      bytes = 0;
+    }
+    current.push_back(i);
+    bytes += size;
+  }
+  if (!current.empty()) files.push_back(std::move(current));
+  std::erase_if(files, [](const auto& file) { return file.empty(); });
+  return files;
+}
+
+void lay_out_files(MergePlan& plan, std::uint64_t most) {
+  const auto files = spread_over_files(plan, most);
+  plan.places.resize(plan.tensors.size());
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    std::vector<io::TensorSpec> specs;
+    std::map<std::string, std::size_t> numbers;
+    for (const std::size_t tensor : files[i]) {
+      specs.push_back({plan.tensors[tensor].name, ops::dtype_of(plan.type), plan.tensors[tensor].base.shape});
+      numbers.emplace(plan.tensors[tensor].name, tensor);
+    }
+    ResultFile file{.name = files.size() == 1 ? "model.safetensors"
+                                              : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, files.size()),
+                    .layout = io::lay_out_safetensors(std::move(specs), {{"format", "pt"}})};
+    for (std::size_t k = 0; k < file.layout.order.size(); ++k)
+      plan.places[numbers.at(file.layout.order[k].name)] = {i, file.layout.offsets[k]};
+    plan.files.push_back(std::move(file));
+  }
+}
+
+}  // namespace
+
+std::uint64_t MergePlan::bytes() const {
+  std::uint64_t sum = 0;
+  for (const ResultTensor& tensor : tensors) sum += tensor.elements() * c10::elementSize(type);
+  return sum;
+}
+
+std::int64_t rows_of_block(std::int64_t columns) {
+  return std::max<std::int64_t>(1, kBlockElements / columns / kLeastRows) * kLeastRows;
+}
+
+MergePlan plan_merge(const MergeSources& sources, at::ScalarType type, const std::string& max_shard_size) {
+  MergePlan plan{.type = type};
+  list_tensors(sources, plan);
+  lay_out_files(plan, parse_shard_size(max_shard_size));
+  for (std::size_t i = 0; i < plan.tensors.size(); ++i) {
+    const std::int64_t rows = plan.tensors[i].rows(), each = rows_of_block(plan.tensors[i].columns());
+    const std::int64_t count = std::max<std::int64_t>(1, rows / each);
+    for (std::int64_t k = 0; k < count; ++k)
+      plan.blocks.push_back({i, k * each, (k + 1 == count ? rows : (k + 1) * each) - k * each});
+  }
+  return plan;
+}
+
+std::uint64_t parse_shard_size(const std::string& text) {
+  constexpr std::array<std::pair<std::string_view, double>, 5> kUnits = {
+      {{"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"", 1}}};
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number, std::chars_format::fixed);
+  std::string unit(end, text.data() + text.size());
+  unit.erase(0, unit.find_first_not_of(' '));
+  for (char& c : unit) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+  const auto known = std::ranges::find(kUnits, unit, [](const auto& entry) { return entry.first; });
+  if (error != std::errc() || known == kUnits.end() || !(number * known->second >= 1) || !(number * known->second <= 1e18))
+    fail(ErrorClass::kUsage,
+         "--max_shard_size '{}' is not a size; expected a number with KB, MB, GB or TB (powers of 1000), or of bytes",
+         text);
+  return static_cast<std::uint64_t>(number * known->second);
+}
+
+}  // namespace shardtune::exporting

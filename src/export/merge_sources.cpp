@@ -1,0 +1,220 @@
+#include "merge_sources.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <charconv>
+#include <cmath>
+#include <set>
+
+#include "adapter_tensors.h"
+#include "shardtune/adapters/peft_folder.h"
+#include "shardtune/adapters/stored_quantised.h"
+#include "shardtune/core/counted.h"
+#include "shardtune/core/error.h"
+#include "shardtune/core/ops.h"
+#include "shardtune/model/llama.h"
+#include "shardtune/model/weights.h"
+
+namespace shardtune::exporting {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> split(const std::string& text) {
+  std::vector<std::string> parts;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t comma = std::min(text.find(',', at), text.size());
+    const std::size_t first = text.find_first_not_of(' ', at);
+    std::string part = first < comma ? text.substr(first, comma - first) : "";
+    part.erase(part.find_last_not_of(' ') + 1);
+    parts.push_back(std::move(part));
+    at = comma + 1;
+  }
+  return parts;
+}
+
+/// A folder may have a comma in its name.
+std::vector<std::string> adapter_folders(const std::string& text) {
+  if (fs::exists(text)) return {text};
+  std::vector<std::string> folders = split(text);
+  for (const std::string& folder : folders)
+    if (folder.empty())
+      fail(ErrorClass::kUsage, "--adapter_name_or_path '{}': a folder's name is missing between the commas", text);
+  return folders;
+}
+
+std::vector<double> adapter_weights(const std::string& text, std::size_t adapters) {
+  std::vector<double> weights;
+  for (const std::string& part : split(text)) {
+    double value = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
+    if (error != std::errc() || end != part.data() + part.size() || !std::isfinite(value))
+      fail(ErrorClass::kUsage, "--adapter_weights '{}': '{}' is not a number", text, part);
+    weights.push_back(value);
+  }
+  if (weights.size() != adapters)
+    fail(ErrorClass::kUsage, "--adapter_weights '{}' are {} for {}; give one each", text,
+         counted(weights.size(), "weight"), counted(adapters, "adapter"));
+  return weights;
+}
+
+void open_adapters(const MergeRequest& request, MergeSources& sources) {
+  const std::vector<std::string> folders = adapter_folders(request.adapters);
+  const bool weighted = folders.size() > 1 || !request.merge.adapter_weights.empty();
+  std::vector<double> weights(folders.size(), 1.0);
+  if (!request.merge.adapter_weights.empty())
+    weights = adapter_weights(request.merge.adapter_weights, folders.size());
+  for (std::size_t i = 0; i < folders.size(); ++i) {
+    const fs::path folder = folders[i];
+    if (!fs::is_directory(folder) && !fs::is_regular_file(folder))
+      fail(ErrorClass::kBadModel, "adapter folder '{}' does not exist (--adapter_name_or_path)", folder.string());
+    adapters::LoraConfig lora = adapters::read_lora_config(folder, sources.config);
+    sources.adapters.push_back(std::make_unique<AdapterSource>(
+        AdapterSource{.folder = folder,
+                      .lora = std::move(lora),
+                      .weights = io::SafetensorsFolder(folder, "adapter_model"),
+                      .record = read_base_record(folder),
+                      .weight = weighted ? std::optional(weights[i]) : std::nullopt}));
+    check_adapter_tensors(*sources.adapters.back(), sources.config);
+  }
+}
+
+/// What has no meaning as a sum is refused: scaled rows, and two copies of one module.
+void check_sum(const MergeSources& sources) {
+  std::set<std::string> saved;
+  for (const auto& adapter : sources.adapters) {
+    if (adapter->lora.dora && adapter->weight)
+      fail(ErrorClass::kBadModel,
+           "{}: is a DoRA adapter, which scales whole rows of the weights and cannot be weighted or added to others; "
+           "merge it alone and without --adapter_weights",
+           adapter->folder.string());
+    for (const std::string& module : adapter->lora.saved_modules) {
+      if (adapter->weight && *adapter->weight != 1)
+        fail(ErrorClass::kBadModel,
+             "{}: holds '{}' whole (modules_to_save), which cannot be weighted; leave --adapter_weights out",
+             adapter->folder.string(), module);
+      if (!saved.insert(module).second)
+        fail(ErrorClass::kBadModel, "{}: holds '{}' whole (modules_to_save), and another adapter does so, too",
+             adapter->folder.string(), module);
+    }
+  }
+  for (const auto& adapter : sources.adapters)
+    for (const std::string& module : adapter->lora.modules)
+      if (saved.contains(module))
+        fail(ErrorClass::kBadModel, "{}: changes '{}', which another adapter holds whole (modules_to_save)",
+             adapter->folder.string(), module);
+}
+
+std::optional<quant::Format> stored_format(const model::ModelConfig& config) {
+  if (!config.quantisation) return std::nullopt;
+  return quant::format_of({.use_4bit_quantization = config.quantisation->four_bit,
+                           .use_8bit_quantization = !config.quantisation->four_bit,
+                           .bnb_4bit_quant_type = config.quantisation->type,
+                           .use_nested_quant = config.quantisation->nested});
+}
+
+std::string describe_format(const std::optional<quant::Format>& format) {
+  return format ? quant::describe(*format) : "not quantised";
+}
+
+/// The adapters' records and the options must say the same of the base; what none says is as the files are.
+void settle_form(const MergeRequest& request, MergeSources& sources) {
+  const at::ScalarType files = ops::scalar_type(sources.config.dtype);
+  const auto stored = stored_format(sources.config);
+  BaseForm form{.type = files, .compute_type = files, .format = stored, .stored = stored.has_value()};
+  const BaseRecord* told = nullptr;
+  const fs::path* by = nullptr;
+  for (const auto& adapter : sources.adapters) {
+    if (!adapter->record) {
+      sources.notices.push_back(fmt::format(
+          "{} holds no {}: whether it belongs to this base is known from names and shapes alone{}",
+          adapter->folder.string(), BaseRecord::kFileName,
+          request.quantised_by_option || stored
+              ? ""
+              : ", and its base is taken as not quantised (give --use_4bit_quantization if it was)"));
+      continue;
+    }
+    const BaseRecord& record = *adapter->record;
+    if (told != nullptr && (told->quantisation != record.quantisation || told->type != record.type ||
+                            told->compute_type != record.compute_type))
+      fail(ErrorClass::kBadModel, "{} and {} were trained on different bases: {} ({}) and {} ({})", by->string(),
+           adapter->folder.string(), describe_format(told->quantisation), torch_type_name(told->type),
+           describe_format(record.quantisation), torch_type_name(record.type));
+    told = &record;
+    by = &adapter->folder;
+  }
+  const auto wish = request.quantised_by_option ? quant::format_of(request.quant) : std::nullopt;
+  if (request.quantised_by_option && told != nullptr && wish != told->quantisation)
+    fail(ErrorClass::kUsage, "the options say that the base was {}, {} says {}; leave the options of the quantised base out",
+         describe_format(wish), (*by / BaseRecord::kFileName).string(), describe_format(told->quantisation));
+  if (stored && request.quantised_by_option && wish != stored)
+    fail(ErrorClass::kUsage, "the options say that the base was {}, the model's files are {}; leave the options out",
+         describe_format(wish), describe_format(stored));
+  if (stored && told != nullptr && told->quantisation != stored)
+    fail(ErrorClass::kBadModel, "{}: the adapter was trained on a base that was {}, the model's files are {}",
+         by->string(), describe_format(told->quantisation), describe_format(stored));
+  if (request.merge.merge_base == "original") {
+    if (stored)
+      fail(ErrorClass::kUsage,
+           "--merge_base original: the model's files are quantised ({}); give the original model, or --merge_base "
+           "trained",
+           describe_format(stored));
+  } else {
+    if (told != nullptr) {
+      form.type = told->type;
+      form.compute_type = told->compute_type;
+      form.format = told->quantisation;
+    } else if (request.quantised_by_option) {
+      form.format = wish;
+    }
+    if (request.quant.bnb_4bit_compute_dtype != "auto") form.compute_type = *torch_type(request.quant.bnb_4bit_compute_dtype);
+  }
+  sources.form = form;
+}
+
+void check_base(MergeSources& sources) {
+  // Only files that are quantised already have packed parameters.
+  const adapters::LoraConfig none{.base_format = sources.form.stored ? sources.form.format : std::nullopt};
+  sources.units = model::LlamaModel(sources.config, adapters::lora_linear_factory(none), /*train_base=*/false).units();
+  model::CheckPacked check_packed;
+  if (sources.form.stored)
+    check_packed = [&](const model::Parameter& parameter, std::set<std::string>& known) {
+      adapters::check_stored(*sources.base, parameter, *sources.form.format, known);
+    };
+  model::check_weights(*sources.base, sources.units, sources.config.tied_embeddings, check_packed);
+}
+
+}  // namespace
+
+std::string BaseForm::describe() const {
+  if (!format) return fmt::format("the weights of the files, in {}", torch_type_name(type));
+  return fmt::format("dequantised weights of {}{}, in {}", quant::describe(*format), stored ? " (as the files are)" : "",
+                     torch_type_name(compute_type));
+}
+
+MergeSources open_sources(const MergeRequest& request) {
+  MergeSources sources;
+  sources.config = model::read_config(request.base);
+  open_adapters(request, sources);
+  check_sum(sources);
+  settle_form(request, sources);
+  sources.base = std::make_unique<io::SafetensorsFolder>(request.base);
+  check_base(sources);
+  return sources;
+}
+
+void check_fingerprint(const MergeSources& sources, const std::string& base) {
+  for (const auto& adapter : sources.adapters)
+    if (adapter->record && adapter->record->fingerprint != base)
+      fail(ErrorClass::kBadModel,
+           "{}: was trained on another base: its fingerprint is {}, that of --model_name_or_path is {}; give the model "
+           "of the run",
+           adapter->folder.string(), adapter->record->fingerprint, base);
+}
+
+bool touches(const AdapterSource& adapter, const std::string& module) {
+  return adapter.lora.modules.contains(module) || adapter.lora.saved_modules.contains(module);
+}
+
+}  // namespace shardtune::exporting
