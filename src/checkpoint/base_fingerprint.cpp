@@ -53,8 +53,7 @@ class Blocks {
     for (std::uint64_t done = 0; done < out.size();) {
       const std::uint64_t block = first + done;
       // Tensors without elements have no block and begin where the next one does.
-      const auto tensor =
-          static_cast<std::size_t>(std::ranges::upper_bound(begins_, block) - begins_.begin() - 1);
+      const auto tensor = static_cast<std::size_t>(std::ranges::upper_bound(begins_, block) - begins_.begin() - 1);
       const io::TensorInfo& info = base_.tensor(names_[tensor]);
       const std::uint64_t number = block - begins_[tensor], width = kBlockElements * dtype_bytes(info.dtype);
       const std::uint64_t count = std::min({blocks_of(info) - number, out.size() - done, kBlocksAtOnce});
@@ -121,7 +120,8 @@ class Root {
 std::string base_fingerprint(const io::SafetensorsFolder& base, comm::Communicator& communicator) {
   const Blocks blocks(base);
   Root root(base, blocks);
-  const auto rank = static_cast<std::uint64_t>(communicator.rank()), ranks = static_cast<std::uint64_t>(communicator.size());
+  const auto rank = static_cast<std::uint64_t>(communicator.rank()),
+             ranks = static_cast<std::uint64_t>(communicator.size());
   const std::uint64_t each = std::min(kBlocksOfRound, (blocks.total() + ranks - 1) / ranks);
   std::vector<Hash> mine(each), all(each * ranks);
   for (std::uint64_t done = 0; done < blocks.total(); done += each * ranks) {

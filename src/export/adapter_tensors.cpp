@@ -82,7 +82,8 @@ void check_adapter_tensors(const AdapterSource& adapter, const model::ModelConfi
     }
     const io::TensorInfo& found = adapter.weights.tensor(name);
     if (found.shape != wanted.shape)
-      others.push_back(fmt::format("{}: [{}] and not [{}]", name, fmt::join(found.shape, ", "), fmt::join(wanted.shape, ", ")));
+      others.push_back(
+          fmt::format("{}: [{}] and not [{}]", name, fmt::join(found.shape, ", "), fmt::join(wanted.shape, ", ")));
     else if (!is_weight_type(found.dtype))
       others.push_back(fmt::format("{}: {} and not F32, F16 or BF16", name, dtype_name(found.dtype)));
   }

@@ -11,7 +11,8 @@ constexpr const char* kTableModule = "model.embed_tokens";
 
 /// The tensors of one module in an adapter's files, under the names that PEFT gives them.
 struct ModuleTensors {
-  std::string a, b;  ///< lora_A [r, in] and lora_B [out, r]; of the embedding lora_embedding_A [r, V], lora_embedding_B [D, r]
+  std::string a,
+      b;  ///< lora_A [r, in] and lora_B [out, r]; of the embedding lora_embedding_A [r, V], lora_embedding_B [D, r]
   std::string magnitude;  ///< [out]; DoRA alone
   std::string base;  ///< base_layer.weight: PEFT stores a copy of the base's weight with adapters on embedding or head
 };

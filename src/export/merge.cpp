@@ -53,7 +53,8 @@ std::vector<RowBlock> blocks_of_part(const MergePlan& plan, std::int64_t part, s
     const std::uint64_t size = elements_of(plan, block), middle = before + size / 2;
     before += size;
     // In floating point: the product would leave 64 bits.
-    const auto owner = static_cast<std::int64_t>(static_cast<double>(middle) / static_cast<double>(total) * static_cast<double>(parts));
+    const auto owner = static_cast<std::int64_t>(static_cast<double>(middle) / static_cast<double>(total) *
+                                                 static_cast<double>(parts));
     if (std::min(owner, parts - 1) == part) mine.push_back(block);
   }
   return mine;
@@ -69,7 +70,8 @@ void write_blocks(const MergeSources& sources, const MergePlan& plan, const fs::
     const auto [file, offset] = plan.places[block.tensor];
     const auto open = files.try_emplace(file, folder / plan.files[file].name).first;
     const at::Tensor rows = merged.make(block);
-    open->second.write(offset + static_cast<std::uint64_t>(block.first * tensor.columns()) * width, ops::bytes_of(rows));
+    open->second.write(offset + static_cast<std::uint64_t>(block.first * tensor.columns()) * width,
+                       ops::bytes_of(rows));
   }
   for (auto& [number, file] : files) file.finish();
 }
@@ -77,8 +79,8 @@ void write_blocks(const MergeSources& sources, const MergePlan& plan, const fs::
 void refuse_existing(const fs::path& output) {
   std::error_code error;
   if (fs::symlink_status(output, error).type() == fs::file_type::not_found) return;
-  fail(ErrorClass::kBadStorage, "--output_dir '{}' exists already; merge writes a new folder, give another name or remove it",
-       output.string());
+  fail(ErrorClass::kBadStorage,
+       "--output_dir '{}' exists already; merge writes a new folder, give another name or remove it", output.string());
 }
 
 }  // namespace
@@ -100,7 +102,8 @@ MergeReport merge(const MergeRequest& request, comm::Communicator& communicator)
     folder.emplace(request.output);
     path = folder->path().string();
     for (const ResultFile& file : plan.files)
-      io::SharedFile::create(folder->path() / file.name, std::as_bytes(std::span(file.layout.head)), file.layout.file_bytes);
+      io::SharedFile::create(folder->path() / file.name, std::as_bytes(std::span(file.layout.head)),
+                             file.layout.file_bytes);
   });
   path = communicator.broadcast_text(path, 0);
   const auto [part, parts] = find_part(working_bytes(sources, plan), communicator);

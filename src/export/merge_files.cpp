@@ -15,9 +15,15 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-constexpr std::array kCopied = {"generation_config.json",  "tokenizer.json",   "tokenizer_config.json",
-                                "special_tokens_map.json", "tokenizer.model",  "added_tokens.json",
-                                "vocab.json",              "merges.txt",       "chat_template.jinja",
+constexpr std::array kCopied = {"generation_config.json",
+                                "tokenizer.json",
+                                "tokenizer_config.json",
+                                "special_tokens_map.json",
+                                "tokenizer.model",
+                                "added_tokens.json",
+                                "vocab.json",
+                                "merges.txt",
+                                "chat_template.jinja",
                                 "chat_template.json"};
 
 void write_index(const fs::path& folder, const MergePlan& plan) {
@@ -34,12 +40,12 @@ void write_index(const fs::path& folder, const MergePlan& plan) {
 }
 
 void write_config(const fs::path& folder, const fs::path& base, const MergePlan& plan) {
-  ordered_json config =
-      ordered_json::parse(io::read_text_file(base / "config.json", ErrorClass::kBadModel, 1 << 20));
+  ordered_json config = ordered_json::parse(io::read_text_file(base / "config.json", ErrorClass::kBadModel, 1 << 20));
   config.erase("quantization_config");
   const bool spelled = config.contains("dtype") || config.contains("torch_dtype");
   for (const char* key : {"dtype", "torch_dtype"})
-    if (config.contains(key) || (!spelled && std::string_view(key) == "dtype")) config[key] = torch_type_name(plan.type);
+    if (config.contains(key) || (!spelled && std::string_view(key) == "dtype"))
+      config[key] = torch_type_name(plan.type);
   if (plan.untied) config["tie_word_embeddings"] = false;
   io::write_file_atomic(folder / "config.json", config.dump(2) + "\n");
 }
@@ -60,7 +66,8 @@ ordered_json record_of(const MergeRequest& request, const MergeSources& sources,
           {"untied", plan.untied}};
 }
 
-void write_card(const fs::path& folder, const MergeRequest& request, const MergeSources& sources, const MergePlan& plan) {
+void write_card(const fs::path& folder, const MergeRequest& request, const MergeSources& sources,
+                const MergePlan& plan) {
   std::string card = fmt::format(
       "---\nbase_model: {}\ntags:\n- shardtune\n---\n\n# {} with merged adapters\n\nMade with `shardtune merge` in {}. "
       "Added to {}:\n\n",
@@ -69,7 +76,9 @@ void write_card(const fs::path& folder, const MergeRequest& request, const Merge
   for (const auto& adapter : sources.adapters)
     card += fmt::format("- {}, weight {}\n", escape_control(adapter->folder.string()), adapter->weight.value_or(1));
   if (plan.untied)
-    card += "\nThe embeddings of the base are tied; the adapter changes one side only, so the head has a weight of its own here.\n";
+    card +=
+        "\nThe embeddings of the base are tied; the adapter changes one side only, so the head has a weight of its own "
+        "here.\n";
   io::write_file_atomic(folder / "README.md", card);
 }
 

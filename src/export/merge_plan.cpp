@@ -12,9 +12,11 @@
 #include "shardtune/core/ops.h"
 
 namespace shardtune::exporting {
+
+std::int64_t block_elements = 1 << 20;
+
 namespace {
 
-constexpr std::int64_t kBlockElements = 1 << 20;
 constexpr std::int64_t kLeastRows = 64;
 
 /// Transformers' order within a layer; its files are cut along it.
@@ -52,16 +54,19 @@ bool any_touches(const MergeSources& sources, const std::string& module) {
 }
 
 void list_tensors(const MergeSources& sources, MergePlan& plan) {
-  plan.untied = sources.config.tied_embeddings && (any_touches(sources, kTableModule) || any_touches(sources, "lm_head"));
+  plan.untied =
+      sources.config.tied_embeddings && (any_touches(sources, kTableModule) || any_touches(sources, "lm_head"));
   const model::Parameter& embedding = sources.units.front().parameters.front();
   for (const model::UnitSpec& unit : sources.units) {
     std::vector<model::Parameter> parameters = unit.parameters;
     std::ranges::stable_sort(parameters, {}, place_in_unit);
     for (const model::Parameter& parameter : parameters) {
       if (parameter.borrowed && !plan.untied) continue;
-      ResultTensor tensor{.name = parameter.name, .base = parameter.borrowed ? embedding : parameter};
-      tensor.quantised =
-          sources.form.format && &unit != &sources.units.front() && &unit != &sources.units.back() && tensor.base.shape.size() == 2;
+      ResultTensor tensor;
+      tensor.name = parameter.name;
+      tensor.base = parameter.borrowed ? embedding : parameter;
+      tensor.quantised = sources.form.format && &unit != &sources.units.front() && &unit != &sources.units.back() &&
+                         tensor.base.shape.size() == 2;
       add_sources(sources, tensor);
       plan.tensors.push_back(std::move(tensor));
     }
@@ -120,11 +125,12 @@ std::uint64_t MergePlan::bytes() const {
 }
 
 std::int64_t rows_of_block(std::int64_t columns) {
-  return std::max<std::int64_t>(1, kBlockElements / columns / kLeastRows) * kLeastRows;
+  return std::max<std::int64_t>(1, block_elements / columns / kLeastRows) * kLeastRows;
 }
 
 MergePlan plan_merge(const MergeSources& sources, at::ScalarType type, const std::string& max_shard_size) {
-  MergePlan plan{.type = type};
+  MergePlan plan;
+  plan.type = type;
   list_tensors(sources, plan);
   lay_out_files(plan, parse_shard_size(max_shard_size));
   for (std::size_t i = 0; i < plan.tensors.size(); ++i) {
@@ -145,7 +151,8 @@ std::uint64_t parse_shard_size(const std::string& text) {
   unit.erase(0, unit.find_first_not_of(' '));
   for (char& c : unit) c = static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
   const auto known = std::ranges::find(kUnits, unit, [](const auto& entry) { return entry.first; });
-  if (error != std::errc() || known == kUnits.end() || !(number * known->second >= 1) || !(number * known->second <= 1e18))
+  if (error != std::errc() || known == kUnits.end() || !(number * known->second >= 1) ||
+      !(number * known->second <= 1e18))
     fail(ErrorClass::kUsage,
          "--max_shard_size '{}' is not a size; expected a number with KB, MB, GB or TB (powers of 1000), or of bytes",
          text);

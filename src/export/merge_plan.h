@@ -53,8 +53,11 @@ struct MergePlan {
   std::uint64_t bytes() const;
 };
 
-/// 1,048,576 elements or 64 rows, whichever is more, and at most twice that: the library's products have the same bits for
-/// any such cut.
+/// Elements of a block, about; tests lower it to see the cutting with small matrices.
+extern std::int64_t block_elements;
+
+/// Rows of `block_elements` elements, a multiple of 64 and at least that; the last block of a tensor may have up to twice as many. The library's products
+/// have the same bits for any such cut, not for blocks of a few rows.
 std::int64_t rows_of_block(std::int64_t columns);
 
 /// Error(kUsage) for a size that cannot be read.

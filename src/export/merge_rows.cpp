@@ -33,8 +33,7 @@ at::Tensor read_rows(const io::SafetensorsFolder& folder, const std::string& nam
 at::Tensor read_columns(const io::SafetensorsFolder& folder, const std::string& name, std::int64_t rows,
                         std::int64_t width, std::int64_t first, std::int64_t count) {
   at::Tensor columns = at::empty({rows, count}, at::dtype(at::kFloat));
-  for (std::int64_t row = 0; row < rows; ++row)
-    model::read_elements(folder, name, row * width + first, columns[row]);
+  for (std::int64_t row = 0; row < rows; ++row) model::read_elements(folder, name, row * width + first, columns[row]);
   return columns;
 }
 
@@ -55,7 +54,7 @@ at::Tensor weighted(at::Tensor a, const LowRankPart& part) {
 void MergedRows::begin(const RowBlock& block) {
   if (current_ == block.tensor) return;
   current_ = block.tensor;
-  shared_ = {};
+  shared_.reset();
   absmax_.clear();
   const ResultTensor& tensor = plan_.tensors[block.tensor];
   std::vector<at::Tensor> factors;
@@ -124,8 +123,7 @@ at::Tensor MergedRows::quantised_rows(const ResultTensor& tensor, const RowBlock
       absmax = std::span(absmax_).subspan(layout.blocks_in({0, run.first}), layout.blocks_in(run));
     }
     adapters::quantise_records(layout, run, values, absmax, records);
-    if (four_bit)
-      quant::write_scales(layout, run, absmax_, form.format->double_quantisation ? offset_ : 0, records);
+    if (four_bit) quant::write_scales(layout, run, absmax_, form.format->double_quantisation ? offset_ : 0, records);
   }
   const at::Tensor values = adapters::dequantise_records(layout, run, records, form.compute_type);
   return values.narrow(0, block.first * tensor.columns() - start, block.count * tensor.columns())
@@ -137,14 +135,15 @@ at::Tensor MergedRows::base_rows(const ResultTensor& tensor, const RowBlock& blo
     return read_rows(tensor.saved->weights, tensor.saved_name, tensor.columns(), block.first, block.count);
   at::Tensor rows = tensor.quantised ? quantised_rows(tensor, block)
                                      : read_rows(*sources_.base, tensor.base.name, tensor.columns(), block.first,
-                                                 block.count, sources_.form.type);
+                                                 block.count, ops::scalar_type(sources_.config.dtype));
   for (const LowRankPart& part : tensor.parts) {
     const std::string copy = module_tensors(part.module).base;
     if (!part.adapter->weights.contains(copy)) continue;
     const at::Tensor theirs = read_rows(part.adapter->weights, copy, tensor.columns(), block.first, block.count);
     if (!at::equal(theirs.to(rows.scalar_type()), rows))
       fail(ErrorClass::kBadModel,
-           "{}: its copy of the base's weight, '{}', differs from '{}' of --model_name_or_path; give the model of the run",
+           "{}: its copy of the base's weight, '{}', differs from '{}' of --model_name_or_path; give the model of the "
+           "run",
            part.adapter->folder.string(), copy, tensor.base.name);
   }
   return rows;
@@ -165,8 +164,9 @@ at::Tensor MergedRows::make(const RowBlock& block) {
   }
   rows = rows.to(plan_.type).contiguous();
   if (!ops::all_finite(rows))
-    fail(ErrorClass::kBadModel, "'{}' would hold a value that is not finite in {}; check the adapter, or give --dtype float32",
-         tensor.name, torch_type_name(plan_.type));
+    fail(ErrorClass::kBadModel,
+         "'{}' would hold a value that is not finite in {}; check the adapter, or give --dtype float32", tensor.name,
+         torch_type_name(plan_.type));
   return rows;
 }
 

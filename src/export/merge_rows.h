@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "merge_plan.h"
+#include "shardtune/quant/records.h"
 
 namespace shardtune::exporting {
 

@@ -63,19 +63,18 @@ void open_adapters(const MergeRequest& request, MergeSources& sources) {
   const std::vector<std::string> folders = adapter_folders(request.adapters);
   const bool weighted = folders.size() > 1 || !request.merge.adapter_weights.empty();
   std::vector<double> weights(folders.size(), 1.0);
-  if (!request.merge.adapter_weights.empty())
-    weights = adapter_weights(request.merge.adapter_weights, folders.size());
+  if (!request.merge.adapter_weights.empty()) weights = adapter_weights(request.merge.adapter_weights, folders.size());
   for (std::size_t i = 0; i < folders.size(); ++i) {
     const fs::path folder = folders[i];
     if (!fs::is_directory(folder) && !fs::is_regular_file(folder))
       fail(ErrorClass::kBadModel, "adapter folder '{}' does not exist (--adapter_name_or_path)", folder.string());
     adapters::LoraConfig lora = adapters::read_lora_config(folder, sources.config);
-    sources.adapters.push_back(std::make_unique<AdapterSource>(
-        AdapterSource{.folder = folder,
-                      .lora = std::move(lora),
-                      .weights = io::SafetensorsFolder(folder, "adapter_model"),
-                      .record = read_base_record(folder),
-                      .weight = weighted ? std::optional(weights[i]) : std::nullopt}));
+    sources.adapters.push_back(
+        std::make_unique<AdapterSource>(AdapterSource{.folder = folder,
+                                                      .lora = std::move(lora),
+                                                      .weights = io::SafetensorsFolder(folder, "adapter_model"),
+                                                      .record = read_base_record(folder),
+                                                      .weight = weighted ? std::optional(weights[i]) : std::nullopt}));
     check_adapter_tensors(*sources.adapters.back(), sources.config);
   }
 }
@@ -127,12 +126,12 @@ void settle_form(const MergeRequest& request, MergeSources& sources) {
   const fs::path* by = nullptr;
   for (const auto& adapter : sources.adapters) {
     if (!adapter->record) {
-      sources.notices.push_back(fmt::format(
-          "{} holds no {}: whether it belongs to this base is known from names and shapes alone{}",
-          adapter->folder.string(), BaseRecord::kFileName,
-          request.quantised_by_option || stored
-              ? ""
-              : ", and its base is taken as not quantised (give --use_4bit_quantization if it was)"));
+      sources.notices.push_back(
+          fmt::format("{} holds no {}: whether it belongs to this base is known from names and shapes alone{}",
+                      adapter->folder.string(), BaseRecord::kFileName,
+                      request.quantised_by_option || stored
+                          ? ""
+                          : ", and its base is taken as not quantised (give --use_4bit_quantization if it was)"));
       continue;
     }
     const BaseRecord& record = *adapter->record;
@@ -146,7 +145,8 @@ void settle_form(const MergeRequest& request, MergeSources& sources) {
   }
   const auto wish = request.quantised_by_option ? quant::format_of(request.quant) : std::nullopt;
   if (request.quantised_by_option && told != nullptr && wish != told->quantisation)
-    fail(ErrorClass::kUsage, "the options say that the base was {}, {} says {}; leave the options of the quantised base out",
+    fail(ErrorClass::kUsage,
+         "the options say that the base was {}, {} says {}; leave the options of the quantised base out",
          describe_format(wish), (*by / BaseRecord::kFileName).string(), describe_format(told->quantisation));
   if (stored && request.quantised_by_option && wish != stored)
     fail(ErrorClass::kUsage, "the options say that the base was {}, the model's files are {}; leave the options out",
@@ -168,14 +168,16 @@ void settle_form(const MergeRequest& request, MergeSources& sources) {
     } else if (request.quantised_by_option) {
       form.format = wish;
     }
-    if (request.quant.bnb_4bit_compute_dtype != "auto") form.compute_type = *torch_type(request.quant.bnb_4bit_compute_dtype);
+    if (request.quant.bnb_4bit_compute_dtype != "auto")
+      form.compute_type = *torch_type(request.quant.bnb_4bit_compute_dtype);
   }
   sources.form = form;
 }
 
 void check_base(MergeSources& sources) {
   // Only files that are quantised already have packed parameters.
-  const adapters::LoraConfig none{.base_format = sources.form.stored ? sources.form.format : std::nullopt};
+  adapters::LoraConfig none;
+  if (sources.form.stored) none.base_format = sources.form.format;
   sources.units = model::LlamaModel(sources.config, adapters::lora_linear_factory(none), /*train_base=*/false).units();
   model::CheckPacked check_packed;
   if (sources.form.stored)
@@ -189,8 +191,8 @@ void check_base(MergeSources& sources) {
 
 std::string BaseForm::describe() const {
   if (!format) return fmt::format("the weights of the files, in {}", torch_type_name(type));
-  return fmt::format("dequantised weights of {}{}, in {}", quant::describe(*format), stored ? " (as the files are)" : "",
-                     torch_type_name(compute_type));
+  return fmt::format("dequantised weights of {}{}, in {}", quant::describe(*format),
+                     stored ? " (as the files are)" : "", torch_type_name(compute_type));
 }
 
 MergeSources open_sources(const MergeRequest& request) {

@@ -27,7 +27,7 @@ struct AdapterSource {
 
 /// How the weights are taken from the model's files before anything is added.
 struct BaseForm {
-  at::ScalarType type{};  ///< rounded to this first
+  at::ScalarType type{};  ///< of the values that are quantised
   at::ScalarType compute_type{};  ///< of dequantised weights
   std::optional<quant::Format> format{};  ///< the layers' linears are quantised and dequantised
   bool stored = false;  ///< `format` is that of the files

@@ -58,7 +58,8 @@ std::uint64_t TensorSpec::bytes() const {
   return product;
 }
 
-SafetensorsLayout lay_out_safetensors(std::vector<TensorSpec> tensors, const std::map<std::string, std::string>& metadata) {
+SafetensorsLayout lay_out_safetensors(std::vector<TensorSpec> tensors,
+                                      const std::map<std::string, std::string>& metadata) {
   SafetensorsLayout layout{.order = std::move(tensors), .offsets = {}, .head = {}};
   std::ranges::sort(layout.order, {}, order_key);
   std::vector<std::string_view> names;

@@ -42,8 +42,8 @@ SharedFile::SharedFile(SharedFile&& other) noexcept
 void SharedFile::write(std::uint64_t offset, std::span<const std::byte> data) {
   const detail::Transfer done = detail::write_at(descriptor_, offset, data);
   if (done.bytes == data.size()) return;
-  fail(ErrorClass::kBadStorage, "{}: writing {} bytes at offset {}: {} written: {}", path_.string(), data.size(), offset,
-       done.bytes, detail::system_text(done.error));
+  fail(ErrorClass::kBadStorage, "{}: writing {} bytes at offset {}: {} written: {}", path_.string(), data.size(),
+       offset, done.bytes, detail::system_text(done.error));
 }
 
 void SharedFile::finish() {

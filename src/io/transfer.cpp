@@ -58,9 +58,8 @@ Transfer write_all(std::span<const std::byte> data, Put&& put_some) noexcept {
 }  // namespace
 
 Transfer write_next(int descriptor, std::span<const std::byte> data) noexcept {
-  return write_all(data, [&](const std::byte* from, std::size_t bytes, std::uint64_t) {
-    return ::write(descriptor, from, bytes);
-  });
+  return write_all(
+      data, [&](const std::byte* from, std::size_t bytes, std::uint64_t) { return ::write(descriptor, from, bytes); });
 }
 
 Transfer write_at(int descriptor, std::uint64_t offset, std::span<const std::byte> data) noexcept {

@@ -132,8 +132,8 @@ std::string help_text() {
   std::string text =
       "Usage: mpirun -np RANKS shardtune train --config FILE [--NAME VALUE ...]\n"
       "       shardtune plan --world_size RANKS [--config FILE] [--NAME VALUE ...]\n"
-      "       [mpirun -np RANKS] shardtune merge --model_name_or_path FOLDER --adapter_name_or_path FOLDER \\\n"
-      "           --output_dir FOLDER [--NAME VALUE ...]\n\n" +
+      "       [mpirun -np RANKS] shardtune merge --model_name_or_path FOLDER \\\n"
+      "           --adapter_name_or_path FOLDER --output_dir FOLDER [--NAME VALUE ...]\n\n" +
       wrap(
           "Fine-tunes a Llama model from a Hugging Face folder. mpirun or srun starts one process "
           "(rank) for each device; "

@@ -417,7 +417,8 @@ Rows merging_rows() {
   const std::string_view group = "Merging (shardtune merge)";
   Rows rows = {
       {"adapter_weights", group, "", Text{"NUMBERS"}, in_merge(&MergeOptions::adapter_weights),
-       "Weights of the adapters of adapter_name_or_path, which may then be a list: comma-separated numbers. The weighted "
+       "Weights of the adapters of adapter_name_or_path, which may then be a list: comma-separated numbers. The "
+       "weighted "
        "changes are added, as by PEFT's add_weighted_adapter with combination_type cat. None: 1 each."},
       {"merge_base", group, "", Choices{{"trained", "original"}}, in_merge(&MergeOptions::merge_base),
        "What the adapter is added to. trained: the base it was trained on, for a 4-bit or 8-bit run the dequantised "

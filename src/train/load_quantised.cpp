@@ -47,11 +47,12 @@ void QuantisedUnit::quantise(const io::SafetensorsFolder& base, const RecordLayo
   for (std::int64_t done = 0; done < started.run.count; done += step) {
     const RecordRun run{started.run.first + done, std::min(step, started.run.count - done)};
     const at::Tensor values = adapters::read_values(base, parameter.name, run.first * each, layout.elements_in(run),
-                                          run_.precision.base, /*through_half=*/!four_bit);
+                                                    run_.precision.base, /*through_half=*/!four_bit);
     std::span<float> absmax;
     if (four_bit)
       absmax = std::span(started.absmax).subspan(layout.blocks_in({started.run.first, done}), layout.blocks_in(run));
-    adapters::quantise_records(layout, run, values, absmax, std::span(started.records).subspan(done * bytes, run.count * bytes));
+    adapters::quantise_records(layout, run, values, absmax,
+                               std::span(started.records).subspan(done * bytes, run.count * bytes));
   }
 }
 

@@ -32,8 +32,8 @@ void print_report(const exporting::MergeReport& report, const std::string& folde
   if (report.untied) fmt::print("the model's tied head has a weight of its own now (tie_word_embeddings false)\n");
   fmt::print("changed {} of {}; {:.3f} GB in {}\n", report.changed, counted(report.tensors, "tensor"),
              static_cast<double>(report.bytes) / 1e9, counted(report.files, "file"));
-  fmt::print("memory above that of the start: {:.1f} MB on a node at most; {:.1f} s\n", static_cast<double>(bytes) / 1e6,
-             seconds);
+  fmt::print("memory above that of the start: {:.1f} MB on a node at most; {:.1f} s\n",
+             static_cast<double>(bytes) / 1e6, seconds);
   fmt::print("wrote the model to {}\n", folder);
   std::fflush(stdout);
 }
@@ -54,8 +54,8 @@ void run_merge_command(const options::ParseResult& parsed, comm::Communicator& c
       .quant = options.quant,
       .merge = options.merge};
   comm::agree_on_root(communicator, [&] {
-    fmt::print("merging {} into {} (base: {}) on {}\n", request.adapters, request.base.string(), request.merge.merge_base,
-               counted(communicator.size(), "rank"));
+    fmt::print("merging {} into {} (base: {}) on {}\n", request.adapters, request.base.string(),
+               request.merge.merge_base, counted(communicator.size(), "rank"));
     std::fflush(stdout);
   });
   const std::int64_t before = peak_rss_bytes();

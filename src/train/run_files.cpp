@@ -29,7 +29,8 @@ std::vector<std::string_view> written_names(bool lora) {
                                          "tokenizer_config.json",
                                          "special_tokens_map.json",
                                          "chat_template.jinja"};
-  if (lora) names.insert(names.end(), {"adapter_model.safetensors", "adapter_config.json", exporting::BaseRecord::kFileName});
+  if (lora)
+    names.insert(names.end(), {"adapter_model.safetensors", "adapter_config.json", exporting::BaseRecord::kFileName});
   else names.insert(names.end(), {"model.safetensors", "config.json", "generation_config.json"});
   names.push_back(kMark);
   return names;

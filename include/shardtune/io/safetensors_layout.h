@@ -20,7 +20,8 @@ struct SafetensorsLayout {
 };
 
 /// A name given twice or that is not UTF-8 is a mistake of the caller.
-SafetensorsLayout lay_out_safetensors(std::vector<TensorSpec> tensors, const std::map<std::string, std::string>& metadata);
+SafetensorsLayout lay_out_safetensors(std::vector<TensorSpec> tensors,
+                                      const std::map<std::string, std::string>& metadata);
 
 /// A file of known size that several processes fill at once, each at its own places. Errors: Error(kBadStorage) with the path.
 class SharedFile {

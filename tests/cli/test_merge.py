@@ -1,0 +1,122 @@
+"""`shardtune merge`: the same files on any number of ranks, and clean refusals."""
+
+import json
+import shutil
+import struct
+
+from support import CASES, RANKS, CliTest, in_parallel, lora_options, main, options, rewrite_tensors, run
+
+NUMBERS = dict(model_name_or_path=CASES / "base-gqa", adapter_name_or_path=CASES / "lora-plain")
+MERGED = CASES.parent / "merged"
+
+
+def arguments(base=(), **changes):
+    return ["merge"] + options(base, **changes)[1:]
+
+
+class Merge(CliTest):
+    def merge(self, name, ranks=1, **changes):
+        output = self.scratch / name
+        done = run(ranks, arguments(NUMBERS, output_dir=output, **changes))
+        self.check_succeeded(done)
+        return output, done.out
+
+    def files(self, folder):
+        return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def check_same_on_any_number_of_ranks(self, **changes):
+        folders = in_parallel(lambda n: self.merge(f"out-{n}", n, **changes)[0], RANKS)
+        first = self.files(folders[1])
+        for ranks, folder in folders.items():
+            self.assertEqual(self.files(folder).keys(), first.keys())
+            for name, content in self.files(folder).items():
+                self.assertTrue(content == first[name], f"{name} differs on {ranks} ranks")
+        return folders[1]
+
+    def values(self, folder, wanted):
+        content = (folder / "model.safetensors").read_bytes()
+        length = struct.unpack("<Q", content[:8])[0]
+        begin, end = json.loads(content[8:8 + length])[wanted]["data_offsets"]
+        return [value for value, in struct.iter_unpack("<f", content[8 + length + begin:8 + length + end])]
+
+    def check_refused(self, error_class, *fragments, code=1, ranks=(1, 3), **changes):
+        def one(n):
+            return run(n, arguments({**NUMBERS, "output_dir": self.scratch / "refused", **changes}))
+
+        for n, done in in_parallel(one, ranks).items():
+            with self.subTest(ranks=n, fragments=fragments):
+                self.check_failed_cleanly(done, code, error_class, fragments)
+        self.assertFalse((self.scratch / "refused").exists())
+        self.assertFalse(list(self.scratch.glob(".tmp-*")))
+
+    def test_the_same_bytes_on_any_number_of_ranks(self):
+        folder = self.check_same_on_any_number_of_ranks(max_shard_size="40KB")
+        self.assertGreater(len(list(folder.glob("model-*-of-*.safetensors"))), 3)
+        self.assertFalse(list(self.scratch.glob(".tmp-*")))
+
+    def test_quantised_base_on_any_number_of_ranks(self):
+        self.check_same_on_any_number_of_ranks(model_name_or_path=CASES.parent / "models/tiny",
+                                               adapter_name_or_path=MERGED / "tiny-qlora", use_4bit_quantization=True,
+                                               use_nested_quant=True)
+
+    def test_result_of_a_run_knows_its_base(self):
+        adapter = self.scratch / "adapter"
+        self.check_succeeded(run(2, options(lora_options(use_4bit_quantization=True, output_dir=adapter))))
+        record = json.loads((adapter / "shardtune_base.json").read_text())
+        self.assertEqual(record["quantisation"], {"quant_type": "nf4", "double_quantisation": False, "block_size": 64})
+        trained, text = self.merge("trained", 2, adapter_name_or_path=adapter)
+        self.assertIn("merged into dequantised weights of nf4 in blocks of 64", text)
+        self.assertNotIn("notice", text)
+        original, text = self.merge("original", adapter_name_or_path=adapter, merge_base="original")
+        self.assertIn("merged into the weights of the files", text)
+        self.assertNotEqual(self.files(trained)["model.safetensors"], self.files(original)["model.safetensors"])
+        # One weight that differs makes another base.
+        changed = self.model_copy()
+        rewrite_tensors(changed / "model.safetensors",
+                        lambda name, _, data: struct.pack("<f", 0.25) + data[4:] if name == "model.norm.weight" else data)
+        self.check_refused("bad_model", "was trained on another base", record["base_fingerprint"], model_name_or_path=changed,
+                           adapter_name_or_path=adapter)
+        # The merged model is one that this program trains.
+        self.check_succeeded(run(1, options(lora_options(model_name_or_path=trained, output_dir=self.scratch / "again"))))
+
+    def test_weighted_sum(self):
+        name = "model.layers.1.mlp.up_proj.weight"
+        once, _ = self.merge("once", adapter_weights="2")
+        twice, text = self.merge("twice", adapter_name_or_path=f"{CASES / 'lora-plain'},{CASES / 'lora-plain'}")
+        self.assertIn("changed 14 of 21 tensors", text)
+        plain, _ = self.merge("plain")
+        base, one, two, sum_of_two = (self.values(folder, name) for folder in (CASES / "base-gqa", plain, once, twice))
+        self.assertLess(max(abs(x - y) for x, y in zip(two, sum_of_two)), 1e-6)
+        self.assertLess(max(abs(b + 2 * (x - b) - y) for b, x, y in zip(base, one, two)), 1e-6)
+        self.assertGreater(max(abs(x - y) for x, y in zip(one, two)), 1e-2)
+
+    def test_refused(self):
+        self.check_refused("usage", "required option missing: adapter_name_or_path", code=2, adapter_name_or_path=None)
+        self.check_refused("usage", "learning_rate is for 'shardtune train'", code=2, learning_rate=1e-4)
+        self.check_refused("usage", "--max_shard_size '5GiB' is not a size", code=2, max_shard_size="5GiB")
+        self.check_refused("usage", "2 weights for 1 adapter", code=2, adapter_weights="1,2")
+        self.check_refused("usage", "'x' is not a number", code=2, adapter_weights="x")
+        self.check_refused("bad_model", "adapter folder '/nowhere' does not exist", adapter_name_or_path="/nowhere")
+        self.check_refused("bad_model", "14 tensors fit nothing", adapter_name_or_path=CASES / "lora-badprefix")
+        self.check_refused("bad_model", "of another shape or type", model_name_or_path=CASES.parent / "models/tiny-odd",
+                           adapter_name_or_path=MERGED / "tiny-lora")
+        self.check_refused("bad_model", "model folder '/nowhere' does not exist", model_name_or_path="/nowhere")
+
+    def test_adapter_that_is_not_a_number(self):
+        adapter = self.scratch / "adapter"
+        shutil.copytree(CASES / "lora-plain", adapter)
+        wanted = "base_model.model.model.layers.1.mlp.up_proj.lora_B.weight"
+        rewrite_tensors(adapter / "adapter_model.safetensors",
+                        lambda name, _, data: struct.pack("<f", float("nan")) + data[4:] if name == wanted else data)
+        self.check_refused("bad_model", wanted, "not finite at element 0", adapter_name_or_path=adapter)
+
+    def test_existing_folder(self):
+        output, _ = self.merge("there")
+        before = self.files(output)
+        done = run(2, arguments(NUMBERS, output_dir=output))
+        self.check_failed_cleanly(done, 1, "bad_storage", ["exists already"])
+        self.assertEqual(self.files(output), before)
+
+
+if __name__ == "__main__":
+    main()
