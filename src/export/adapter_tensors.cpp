@@ -22,6 +22,7 @@ struct Expected {
 std::map<std::string, Expected> expected_tensors(const AdapterSource& adapter, const model::ModelConfig& config) {
   std::map<std::string, Expected> all;
   for (const std::string& module : adapter.lora.modules) {
+    if (!has_low_rank(adapter, module)) continue;
     const ModuleTensors names = module_tensors(module);
     const Shape shape = module_shape(module, config);
     const std::int64_t rank = adapter.lora.rank_of(module);

@@ -78,9 +78,27 @@ void write_blocks(const MergeSources& sources, const MergePlan& plan, const fs::
 
 void refuse_existing(const fs::path& output) {
   std::error_code error;
-  if (fs::symlink_status(output, error).type() == fs::file_type::not_found) return;
+  const fs::file_type there = fs::symlink_status(output, error).type();
+  if (there == fs::file_type::not_found || there == fs::file_type::none) return;
   fail(ErrorClass::kBadStorage,
        "--output_dir '{}' exists already; merge writes a new folder, give another name or remove it", output.string());
+}
+
+/// Ranks that read other files would write a mixture. Collective.
+void check_same_plan(const MergePlan& plan, comm::Communicator& communicator) {
+  std::string text;
+  for (const ResultTensor& tensor : plan.tensors) {
+    text += fmt::format("{} {} {} {}", tensor.name, tensor.rows(), tensor.columns(), tensor.quantised);
+    for (const LowRankPart& part : tensor.parts)
+      text += fmt::format(" {} {} {}", part.rank, part.scaling, part.adapter->weight.value_or(0));
+    text += tensor.saved_name + "\n";
+  }
+  const std::string rank0 = communicator.broadcast_text(text, 0);
+  comm::agree(communicator, [&] {
+    if (text != rank0)
+      fail(ErrorClass::kBadModel,
+           "the model's or the adapters' files differ from those that rank 0 read; give all nodes the same files");
+  });
 }
 
 }  // namespace
@@ -93,6 +111,7 @@ MergeReport merge(const MergeRequest& request, comm::Communicator& communicator)
     sources = open_sources(request);
     plan = plan_merge(sources, result_type(request, sources), request.merge.max_shard_size);
   });
+  check_same_plan(plan, communicator);
   const std::string fingerprint = checkpoint::base_fingerprint(*sources.base, communicator);
   comm::agree(communicator, [&] { check_fingerprint(sources, fingerprint); });
 

@@ -41,7 +41,7 @@ void add_sources(const MergeSources& sources, ResultTensor& tensor) {
       tensor.saved = adapter.get();
       tensor.saved_name = adapters::peft_name(tensor.name);
     }
-    if (adapter->lora.modules.contains(module))
+    if (has_low_rank(*adapter, module))
       tensor.parts.push_back({.adapter = adapter.get(),
                               .module = module,
                               .rank = adapter->lora.rank_of(module),

@@ -36,7 +36,8 @@ std::vector<std::string> split(const std::string& text) {
 
 /// A folder may have a comma in its name.
 std::vector<std::string> adapter_folders(const std::string& text) {
-  if (fs::exists(text)) return {text};
+  std::error_code too_long;
+  if (fs::exists(text, too_long)) return {text};
   std::vector<std::string> folders = split(text);
   for (const std::string& folder : folders)
     if (folder.empty())
@@ -100,7 +101,7 @@ void check_sum(const MergeSources& sources) {
   }
   for (const auto& adapter : sources.adapters)
     for (const std::string& module : adapter->lora.modules)
-      if (saved.contains(module))
+      if (saved.contains(module) && !adapter->lora.saved_modules.contains(module))
         fail(ErrorClass::kBadModel, "{}: changes '{}', which another adapter holds whole (modules_to_save)",
              adapter->folder.string(), module);
 }
@@ -213,6 +214,10 @@ void check_fingerprint(const MergeSources& sources, const std::string& base) {
            "{}: was trained on another base: its fingerprint is {}, that of --model_name_or_path is {}; give the model "
            "of the run",
            adapter->folder.string(), adapter->record->fingerprint, base);
+}
+
+bool has_low_rank(const AdapterSource& adapter, const std::string& module) {
+  return adapter.lora.modules.contains(module) && !adapter.lora.saved_modules.contains(module);
 }
 
 bool touches(const AdapterSource& adapter, const std::string& module) {

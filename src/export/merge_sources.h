@@ -52,6 +52,8 @@ MergeSources open_sources(const MergeRequest& request);
 /// Compares the base with the one each adapter was trained on. Error(kBadModel) with both fingerprints.
 void check_fingerprint(const MergeSources& sources, const std::string& base);
 
+/// Whether an adapter has factors for this module: one that is saved whole has none, whatever its targets say.
+bool has_low_rank(const AdapterSource& adapter, const std::string& module);
 /// Whether an adapter changes this module or holds a copy of its own.
 bool touches(const AdapterSource& adapter, const std::string& module);
 

@@ -1,10 +1,12 @@
 #include "shardtune/train/merge_command.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <numeric>
 
 #include "same_everywhere.h"
@@ -17,6 +19,14 @@ namespace shardtune::train {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+/// What this process has resident now; its peak may have been higher before.
+std::int64_t resident_bytes() {
+  std::ifstream statistics("/proc/self/statm");
+  std::int64_t total = 0, resident = 0;
+  statistics >> total >> resident;
+  return resident * ::sysconf(_SC_PAGESIZE);
+}
 
 /// The most that the ranks of a node took together. Collective.
 std::int64_t most_of_a_node(std::int64_t bytes, comm::Communicator& communicator) {
@@ -58,7 +68,7 @@ void run_merge_command(const options::ParseResult& parsed, comm::Communicator& c
                request.merge.merge_base, counted(communicator.size(), "rank"));
     std::fflush(stdout);
   });
-  const std::int64_t before = peak_rss_bytes();
+  const std::int64_t before = resident_bytes();
   const exporting::MergeReport report = exporting::merge(request, communicator);
   const std::int64_t bytes = most_of_a_node(peak_rss_bytes() - before, communicator);
   const double seconds = std::chrono::duration<double>(Clock::now() - start).count();

@@ -1,6 +1,8 @@
 """`shardtune merge`: the same files on any number of ranks, and clean refusals."""
 
 import json
+import math
+import re
 import shutil
 import struct
 
@@ -12,6 +14,20 @@ MERGED = CASES.parent / "merged"
 
 def arguments(base=(), **changes):
     return ["merge"] + options(base, **changes)[1:]
+
+
+def write_zeros(path, shapes, dtype, width):
+    """A safetensors file of these tensors, all 0, with no room on the disk."""
+    header, at = {}, 0
+    for name, shape in shapes.items():
+        size = width * math.prod(shape)
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + at)
 
 
 class Merge(CliTest):
@@ -89,6 +105,40 @@ class Merge(CliTest):
         self.assertLess(max(abs(x - y) for x, y in zip(two, sum_of_two)), 1e-6)
         self.assertLess(max(abs(b + 2 * (x - b) - y) for b, x, y in zip(base, one, two)), 1e-6)
         self.assertGreater(max(abs(x - y) for x, y in zip(one, two)), 1e-2)
+
+    def large_model(self):
+        """1.06 GB in bf16 that take no room on the disk: all weights are 0."""
+        folder, hidden, vocabulary = self.model_copy("large"), 2048, 124_000
+        self.change_config(folder, hidden_size=hidden, vocab_size=vocabulary, num_hidden_layers=1, num_attention_heads=16, head_dim=128,
+                           num_key_value_heads=8, intermediate_size=5632, torch_dtype="bfloat16", dtype="bfloat16")
+        shapes = {"model.embed_tokens": [vocabulary, hidden], "lm_head": [vocabulary, hidden], "model.norm": [hidden]}
+        layer = {"self_attn.q_proj": [2048, hidden], "self_attn.k_proj": [1024, hidden], "self_attn.v_proj": [1024, hidden],
+                 "self_attn.o_proj": [hidden, 2048], "mlp.gate_proj": [5632, hidden], "mlp.up_proj": [5632, hidden],
+                 "mlp.down_proj": [hidden, 5632], "input_layernorm": [hidden], "post_attention_layernorm": [hidden]}
+        shapes |= {f"model.layers.0.{name}": shape for name, shape in layer.items()}
+        write_zeros(folder / "model.safetensors", {f"{name}.weight": shape for name, shape in shapes.items()}, "BF16", 2)
+        adapter = self.scratch / "large-adapter"
+        adapter.mkdir()
+        config = json.loads((CASES / "lora-plain/adapter_config.json").read_text())
+        (adapter / "adapter_config.json").write_text(json.dumps({**config, "r": 64, "target_modules": ["lm_head", "gate_proj"]}))
+        wanted = {"lm_head": [vocabulary, hidden], "model.layers.0.mlp.gate_proj": [5632, hidden]}
+        tensors = {}
+        for name, (rows, columns) in wanted.items():
+            tensors[f"base_model.model.{name}.lora_A.weight"] = [64, columns]
+            tensors[f"base_model.model.{name}.lora_B.weight"] = [rows, 64]
+        write_zeros(adapter / "adapter_model.safetensors", tensors, "F32", 4)
+        return folder, adapter
+
+    def test_memory_of_a_large_model(self):
+        model, adapter = self.large_model()
+        for ranks, quant in ((1, {}), (4, {}), (2, dict(use_4bit_quantization=True, use_nested_quant=True))):
+            with self.subTest(ranks=ranks, quant=quant):
+                output, text = self.merge("large-out", ranks, model_name_or_path=model, adapter_name_or_path=adapter, **quant)
+                self.assertGreater((output / "model.safetensors").stat().st_size, 1e9)
+                megabytes = float(re.search(r"memory above that of the start: ([0-9.]+) MB", text).group(1))
+                self.assertLess(megabytes, 512, text)
+                self.assertGreater(megabytes, 1, "nothing was measured")
+                shutil.rmtree(output)
 
     def test_refused(self):
         self.check_refused("usage", "required option missing: adapter_name_or_path", code=2, adapter_name_or_path=None)

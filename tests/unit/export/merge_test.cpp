@@ -80,9 +80,9 @@ struct PeftCase {
   bool quantised;
 };
 
-class MergeAsPeft : public ::testing::TestWithParam<PeftCase> {};
+class MergeRuns : public ::testing::TestWithParam<PeftCase> {};
 
-TEST_P(MergeAsPeft, EveryBit) {
+TEST_P(MergeRuns, EveryBit) {
   Scratch scratch;
   MergeRequest request = request_of(model(GetParam().base), merged(GetParam().name), scratch / "out");
   if (GetParam().quantised) quantise(request, true);
@@ -103,11 +103,77 @@ TEST_P(MergeAsPeft, EveryBit) {
   EXPECT_EQ(file_bytes(request.output / "model.safetensors"), file_bytes(scratch / "out/model.safetensors"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Runs, MergeAsPeft,
+INSTANTIATE_TEST_SUITE_P(Peft, MergeRuns,
                          ::testing::Values(PeftCase{"tiny-lora", "tiny", false}, PeftCase{"tiny-dora", "tiny", false},
                                            PeftCase{"tiny-llama3-dora", "tiny-llama3", false},
                                            PeftCase{"tiny-odd-lora", "tiny-odd", false},
                                            PeftCase{"tiny-qlora", "tiny", true}, PeftCase{"tiny-qdora", "tiny", true}),
+                         [](const auto& info) {
+                           std::string name = info.param.name;
+                           std::erase(name, '-');
+                           return name;
+                         });
+
+/// A base in bf16: adapters in fp32, one rounding.
+TEST(MergeAsPeft, BfloatBase) {
+  Scratch scratch;
+  for (const char* kind : {"plain", "dora"}) {
+    const MergeRequest request =
+        request_of(merged("base-gqa-bf16"), case_folder() / ("lora-" + std::string(kind)), scratch / kind);
+    merge(request);
+    const auto found = tensors_of(request.output);
+    for (const auto& [name, tensor] : read_tensors(merged("gqa-bf16-" + std::string(kind)) / "merged.safetensors"))
+      EXPECT_TRUE(at::equal(found.at(name), tensor)) << name;
+  }
+}
+
+TEST(MergeAsPeft, WeightedSum) {
+  Scratch scratch;
+  MergeRequest request = request_of(
+      case_folder() / "base-gqa",
+      fmt::format("{}, {}", (case_folder() / "lora-plain").string(), (case_folder() / "lora-rslora").string()),
+      scratch / "out");
+  request.merge.adapter_weights = "0.7,-0.3";
+  merge(request);
+  const auto found = tensors_of(request.output);
+  for (const auto& [name, tensor] : read_tensors(merged("gqa-sum") / "merged.safetensors"))
+    EXPECT_TRUE(at::equal(found.at(name), tensor)) << name;
+  request.adapters = (case_folder() / "lora-dora").string();
+  request.merge.adapter_weights = "0.5";
+  request.output = scratch / "no";
+  EXPECT_THAT(refusal(request, ErrorClass::kBadModel), HasSubstr("is a DoRA adapter"));
+}
+
+struct ModuleCase {
+  const char* name;
+  const char* base;
+  bool untied;
+};
+
+/// Adapters on embedding and head, and modules that are saved whole.
+class MergeModules : public ::testing::TestWithParam<ModuleCase> {};
+
+TEST_P(MergeModules, AsPeft) {
+  Scratch scratch;
+  MergeRequest request = request_of(case_folder() / GetParam().base, merged(GetParam().name), scratch / "out");
+  EXPECT_EQ(merge(request).untied, GetParam().untied);
+  const auto found = tensors_of(request.output), before = tensors_of(request.base);
+  const auto wanted = read_tensors(merged(GetParam().name) / "merged.safetensors");
+  for (const auto& [name, tensor] : wanted) EXPECT_TRUE(at::equal(found.at(name), tensor)) << name;
+  EXPECT_EQ(found.size(), before.size() + (GetParam().untied ? 1u : 0u));
+  if (GetParam().untied && !wanted.contains("lm_head.weight")) {
+    EXPECT_TRUE(at::equal(found.at("lm_head.weight"), before.at("model.embed_tokens.weight")));
+  }
+  const SmallBlocks blocks;
+  request.output = scratch / "by rows";
+  merge(request);
+  EXPECT_EQ(file_bytes(request.output / "model.safetensors"), file_bytes(scratch / "out/model.safetensors"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Runs, MergeModules,
+                         ::testing::Values(ModuleCase{"gqa-embedding", "base-gqa", false},
+                                           ModuleCase{"tied-embedding", "base-tied", true},
+                                           ModuleCase{"tied-saved", "base-tied", true}),
                          [](const auto& info) {
                            std::string name = info.param.name;
                            std::erase(name, '-');
