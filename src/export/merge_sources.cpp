@@ -12,7 +12,6 @@
 #include "shardtune/adapters/stored_quantised.h"
 #include "shardtune/core/counted.h"
 #include "shardtune/core/error.h"
-#include "shardtune/core/ops.h"
 #include "shardtune/model/llama.h"
 #include "shardtune/model/weights.h"
 
@@ -106,75 +105,6 @@ void check_sum(const MergeSources& sources) {
              adapter->folder.string(), module);
 }
 
-std::optional<quant::Format> stored_format(const model::ModelConfig& config) {
-  if (!config.quantisation) return std::nullopt;
-  return quant::format_of({.use_4bit_quantization = config.quantisation->four_bit,
-                           .use_8bit_quantization = !config.quantisation->four_bit,
-                           .bnb_4bit_quant_type = config.quantisation->type,
-                           .use_nested_quant = config.quantisation->nested});
-}
-
-std::string describe_format(const std::optional<quant::Format>& format) {
-  return format ? quant::describe(*format) : "not quantised";
-}
-
-/// The adapters' records and the options must say the same of the base; what none says is as the files are.
-void settle_form(const MergeRequest& request, MergeSources& sources) {
-  const at::ScalarType files = ops::scalar_type(sources.config.dtype);
-  const auto stored = stored_format(sources.config);
-  BaseForm form{.type = files, .compute_type = files, .format = stored, .stored = stored.has_value()};
-  const BaseRecord* told = nullptr;
-  const fs::path* by = nullptr;
-  for (const auto& adapter : sources.adapters) {
-    if (!adapter->record) {
-      sources.notices.push_back(
-          fmt::format("{} holds no {}: whether it belongs to this base is known from names and shapes alone{}",
-                      adapter->folder.string(), BaseRecord::kFileName,
-                      request.quantised_by_option || stored
-                          ? ""
-                          : ", and its base is taken as not quantised (give --use_4bit_quantization if it was)"));
-      continue;
-    }
-    const BaseRecord& record = *adapter->record;
-    if (told != nullptr && (told->quantisation != record.quantisation || told->type != record.type ||
-                            told->compute_type != record.compute_type))
-      fail(ErrorClass::kBadModel, "{} and {} were trained on different bases: {} ({}) and {} ({})", by->string(),
-           adapter->folder.string(), describe_format(told->quantisation), torch_type_name(told->type),
-           describe_format(record.quantisation), torch_type_name(record.type));
-    told = &record;
-    by = &adapter->folder;
-  }
-  const auto wish = request.quantised_by_option ? quant::format_of(request.quant) : std::nullopt;
-  if (request.quantised_by_option && told != nullptr && wish != told->quantisation)
-    fail(ErrorClass::kUsage,
-         "the options say that the base was {}, {} says {}; leave the options of the quantised base out",
-         describe_format(wish), (*by / BaseRecord::kFileName).string(), describe_format(told->quantisation));
-  if (stored && request.quantised_by_option && wish != stored)
-    fail(ErrorClass::kUsage, "the options say that the base was {}, the model's files are {}; leave the options out",
-         describe_format(wish), describe_format(stored));
-  if (stored && told != nullptr && told->quantisation != stored)
-    fail(ErrorClass::kBadModel, "{}: the adapter was trained on a base that was {}, the model's files are {}",
-         by->string(), describe_format(told->quantisation), describe_format(stored));
-  if (request.merge.merge_base == "original") {
-    if (stored)
-      fail(ErrorClass::kUsage,
-           "--merge_base original: the model's files are quantised ({}); give the original model, or --merge_base "
-           "trained",
-           describe_format(stored));
-  } else {
-    if (told != nullptr) {
-      form.type = told->type;
-      form.compute_type = told->compute_type;
-      form.format = told->quantisation;
-    } else if (request.quantised_by_option) {
-      form.format = wish;
-    }
-    if (request.quant.bnb_4bit_compute_dtype != "auto")
-      form.compute_type = *torch_type(request.quant.bnb_4bit_compute_dtype);
-  }
-  sources.form = form;
-}
-
 void check_base(MergeSources& sources) {
   // Only files that are quantised already have packed parameters.
   adapters::LoraConfig none;
@@ -190,18 +120,12 @@ void check_base(MergeSources& sources) {
 
 }  // namespace
 
-std::string BaseForm::describe() const {
-  if (!format) return fmt::format("the weights of the files, in {}", torch_type_name(type));
-  return fmt::format("dequantised weights of {}{}, in {}", quant::describe(*format),
-                     stored ? " (as the files are)" : "", torch_type_name(compute_type));
-}
-
 MergeSources open_sources(const MergeRequest& request) {
   MergeSources sources;
   sources.config = model::read_config(request.base);
   open_adapters(request, sources);
   check_sum(sources);
-  settle_form(request, sources);
+  sources.form = settle_form(request, sources);
   sources.base = std::make_unique<io::SafetensorsFolder>(request.base);
   check_base(sources);
   return sources;

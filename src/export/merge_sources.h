@@ -45,6 +45,10 @@ struct MergeSources {
   std::vector<std::string> notices;
 };
 
+/// What was trained on, or what the files hold: as options, the adapters' records and the files say, which may not contradict
+/// each other (Error(kUsage), Error(kBadModel)). Adds a notice for an adapter without a record.
+BaseForm settle_form(const MergeRequest& request, MergeSources& sources);
+
 /// Opens and checks all of it before any weight is read. Error(kUsage) for wishes that do not go together, Error(kBadModel)
 /// for what the folders hold. No communication.
 MergeSources open_sources(const MergeRequest& request);

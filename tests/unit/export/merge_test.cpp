@@ -108,8 +108,8 @@ INSTANTIATE_TEST_SUITE_P(Peft, MergeRuns,
                                            PeftCase{"tiny-llama3-dora", "tiny-llama3", false},
                                            PeftCase{"tiny-odd-lora", "tiny-odd", false},
                                            PeftCase{"tiny-qlora", "tiny", true}, PeftCase{"tiny-qdora", "tiny", true}),
-                         [](const auto& info) {
-                           std::string name = info.param.name;
+                         [](const auto& one) {
+                           std::string name = one.param.name;
                            std::erase(name, '-');
                            return name;
                          });
@@ -174,8 +174,8 @@ INSTANTIATE_TEST_SUITE_P(Runs, MergeModules,
                          ::testing::Values(ModuleCase{"gqa-embedding", "base-gqa", false},
                                            ModuleCase{"tied-embedding", "base-tied", true},
                                            ModuleCase{"tied-saved", "base-tied", true}),
-                         [](const auto& info) {
-                           std::string name = info.param.name;
+                         [](const auto& one) {
+                           std::string name = one.param.name;
                            std::erase(name, '-');
                            return name;
                          });
