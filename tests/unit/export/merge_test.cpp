@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "merge_plan.h"
+#include "shardtune/checkpoint/base_fingerprint.h"
 #include "shardtune/comm/self.h"
 #include "shardtune/core/error.h"
 #include "support/runs.h"
@@ -218,6 +219,23 @@ TEST(MergeFiles, CutAsTransformersCutsThem) {
   EXPECT_EQ(index["metadata"]["total_size"], bytes);
   EXPECT_EQ(index["metadata"]["total_parameters"], bytes / 4);
   for (const auto& [name, tensor] : tensors_of(model("tiny"))) EXPECT_TRUE(index["weight_map"].contains(name)) << name;
+}
+
+TEST(BaseFingerprint, OfTheTensorsAndNotOfTheFiles) {
+  const auto communicator = comm::make_self_communicator();
+  const auto fingerprint = [&](const fs::path& folder) {
+    return checkpoint::base_fingerprint(io::SafetensorsFolder(folder), *communicator);
+  };
+  // By Python's xxhash over the file.
+  EXPECT_EQ(fingerprint(case_folder() / "base-gqa"), "5589b378d6c2e2889f2471772c0d79ad");
+  Scratch scratch;
+  MergeRequest request = request_of(case_folder() / "base-gqa", case_folder() / "lora-plain", scratch / "whole");
+  merge(request);
+  request.output = scratch / "cut";
+  request.merge.max_shard_size = "30KB";
+  EXPECT_GT(merge(request).files, 3u);
+  EXPECT_EQ(fingerprint(scratch / "whole"), fingerprint(scratch / "cut"));
+  EXPECT_NE(fingerprint(scratch / "whole"), fingerprint(case_folder() / "base-gqa"));
 }
 
 TEST(MergeFiles, SizesInUnitsOf1000) {
