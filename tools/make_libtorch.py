@@ -5,7 +5,7 @@ The wheels on the package index are CUDA builds, but their libtorch_cpu and libc
 libcudart and libcupti, which come from two small wheels. So the CPU folder holds include/ and five libraries.
 
 Usage: make_libtorch.py [--cuda]      prints the folder
-  --cuda   the whole wheel, for builds with the CUDA toolkit
+  --cuda   the whole wheel, for the program that cmake --preset cuda links; nothing more is downloaded
 """
 import argparse
 import pathlib
@@ -76,15 +76,18 @@ def make(flavour):
 
 
 def cuda_notes(folder):
-    """What the CUDA build needs besides, read from the wheel's own list of requirements."""
-    with wheels.cache_lock(), zipfile.ZipFile(wheels.fetch("torch")) as archive:
-        metadata = next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
-        lines = archive.read(metadata).decode().splitlines()
+    """What the CUDA program needs besides, read from the wheel's own list of requirements."""
+    kept = folder / "METADATA"
+    if not kept.is_file():
+        with wheels.cache_lock(), zipfile.ZipFile(wheels.fetch("torch")) as archive:
+            kept.write_bytes(archive.read(next(n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))))
+    lines = kept.read_text(encoding="utf-8").splitlines()
     needs = sorted({line.split(": ")[1].split(";")[0].strip() for line in lines
                     if line.startswith("Requires-Dist: ") and ("nvidia" in line or "cuda" in line)})
     print(f"LibTorch with CUDA: {folder}")
-    print("needs the CUDA 13.0 toolkit (nvcc), and libraries of these versions on the machine: " + ", ".join(needs))
-    print(f"build with: SHARDTUNE_LIBTORCH={folder} cmake --preset cuda")
+    print("the build needs the CUDA 13.0 toolkit (nvcc) and NCCL; the machine that runs the program, libraries of these versions: "
+          + ", ".join(needs))
+    print("build with: cmake --preset cuda && cmake --build --preset cuda")
 
 
 def main():

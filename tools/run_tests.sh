@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
 # Set-up, build and every test of this machine. What CI runs. The build is always the whole one.
 #
-#   tools/run_tests.sh [--cuda-parts] [ctest option...]      for example -L unit (tests of that label), or -R tokenizer
+#   tools/run_tests.sh [--cuda] [ctest option...]      for example -L unit (tests of that label), or -R tokenizer
 #
-#   --cuda-parts   the CUDA parts must be compiled and linked; without it they are where the toolkit and NCCL are
+#   --cuda   the program over the LibTorch with CUDA is linked, too (build/cuda/shardtune), of the same objects. Without it the
+#            CUDA parts alone are compiled and linked, where the toolkit and NCCL are
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-if [ "${1:-}" = --cuda-parts ]; then
-  configure_options+=(-DSHARDTUNE_CUDA_PARTS=ON)
+setup_options=()
+if [ "${1:-}" = --cuda ]; then
+  configure_options+=(-DSHARDTUNE_CUDA=ON)
+  setup_options+=(--cuda)
   shift
 fi
 
@@ -16,7 +19,7 @@ run_ctest() {
   ctest --test-dir build --output-on-failure --no-tests=error -j "${SHARDTUNE_TEST_JOBS:-2}" "$@"
 }
 
-phase "set-up" bash tools/setup.sh
+phase "set-up" bash tools/setup.sh "${setup_options[@]}"
 phase "demo model and conversations" make_demo
 export SHARDTUNE_DEMO_MODEL=$root/runs/demo/SmolLM2-135M-Instruct
 phase "build" configure_and_build default

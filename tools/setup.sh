@@ -3,10 +3,11 @@
 # What is there already is left alone, so a second run takes a second and needs no network.
 #
 #   tools/setup.sh           packages and LibTorch for the CPU
-#   tools/setup.sh --cuda    LibTorch with CUDA in a folder of its own, besides
+#   tools/setup.sh --cuda    LibTorch with CUDA in a folder of its own, besides: 1 GB, of the same wheel as the other
 #
 #   SHARDTUNE_CACHE          where LibTorch, wheels and the demo model are kept (default ~/.cache/shardtune)
 #   SHARDTUNE_LIBTORCH       a LibTorch folder of your own (include/ and lib/); nothing is downloaded then
+#   SHARDTUNE_LIBTORCH_CUDA  with --cuda: one with CUDA, of the same version; not needed where SHARDTUNE_LIBTORCH has CUDA
 #   SHARDTUNE_SKIP_PACKAGES  1: do not look at packages (clusters with environment modules)
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -63,5 +64,12 @@ else
   python3 tools/make_libtorch.py
 fi
 if [ "${1:-}" = --cuda ]; then
-  python3 tools/make_libtorch.py --cuda
+  own=${SHARDTUNE_LIBTORCH_CUDA:-${SHARDTUNE_LIBTORCH:-}}
+  if [ -z "$own" ]; then
+    python3 tools/make_libtorch.py --cuda
+  elif [ -e "$own/lib/libtorch_cuda.so" ]; then
+    printf 'LibTorch with CUDA: %s\n' "$own"
+  else
+    die "$own holds no lib/libtorch_cuda.so; set SHARDTUNE_LIBTORCH_CUDA to a LibTorch with CUDA of the same version"
+  fi
 fi

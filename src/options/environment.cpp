@@ -32,6 +32,7 @@ const std::vector<ToolVariable>& tool_variables() {
        "`~/.cache/shardtune`)"},
       {"SHARDTUNE_LIBTORCH",
        "folder of a LibTorch of your own (`include/` and `lib/`), for `tools/setup.sh` and CMake"},
+      {"SHARDTUNE_LIBTORCH_CUDA", "one with CUDA and of the same version, for the program of the preset `cuda`"},
       {"SHARDTUNE_SKIP_PACKAGES", "`1`: `tools/setup.sh` does not look at the distribution's packages"},
       {"SHARDTUNE_TEST_*", "data, folders and numbers for the tests; `SHARDTUNE_TEST_JOBS` of them run at once"},
       {"SHARDTUNE_BINARY", "the program that the tests of the command line start"},

@@ -105,6 +105,9 @@ class Formula(unittest.TestCase):
         self.assertEqual(formula.uniform(0, 1, 1.0)[0], np.float32((first >> 40) / 2**23 - 1))
 
 
+REQUIREMENTS = "Requires-Dist: numpy\nRequires-Dist: nvidia-nccl-cu13==2.28.9; platform_system == 'Linux'\n"
+
+
 class Wheels(unittest.TestCase):
     """The cache with a made-up wheel in place of the big ones."""
 
@@ -118,14 +121,15 @@ class Wheels(unittest.TestCase):
         (self.cache / "wheels").mkdir()
         pinned = {}
         for name, members in (("torch", ("torch/include/ATen/ATen.h", "torch/lib/libc10.so", "torch/lib/libtorch_cpu.so",
-                                         "torch/lib/libgomp.so.1", "torch/lib/libtorch_cuda.so", "torch/nn/a.py")),
+                                         "torch/lib/libgomp.so.1", "torch/lib/libtorch_cuda.so", "torch/nn/a.py",
+                                         "torch-2.11.0.dist-info/METADATA")),
                               ("nvidia-cuda-runtime", ("nvidia/cu13/lib/libcudart.so.13",)),
                               ("nvidia-cuda-cupti", ("nvidia/cu13/lib/libcupti.so.13", "nvidia/cu13/lib/other.so"))):
             version = wheels.PINNED[name][0]
             path = self.cache / "wheels" / f"{name.replace('-', '_')}-{version}-any.whl"
             with zipfile.ZipFile(path, "w") as archive:
                 for member in members:
-                    archive.writestr(member, member)
+                    archive.writestr(member, REQUIREMENTS if member.endswith("METADATA") else member)
             pinned[name] = (version, wheels.sha256(path), path.stat().st_size)
         pins = unittest.mock.patch.object(wheels, "PINNED", pinned)
         pins.start()
@@ -137,6 +141,22 @@ class Wheels(unittest.TestCase):
         names = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
         self.assertEqual(names, [".made-from", "include/ATen/ATen.h", "lib/libc10.so", "lib/libcudart.so.13",
                                  "lib/libcupti.so.13", "lib/libgomp.so.1", "lib/libtorch_cpu.so"])
+
+    def test_cuda_layout(self):
+        folder = make_libtorch.make("cuda")
+        names = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+        self.assertEqual(names, [".made-from", "include/ATen/ATen.h", "lib/libc10.so", "lib/libgomp.so.1", "lib/libtorch_cpu.so",
+                                 "lib/libtorch_cuda.so"])
+
+    def test_what_cuda_needs_is_kept_when_the_wheel_is_gone(self):
+        folder = make_libtorch.make("cuda")
+        for _ in range(2):
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                make_libtorch.cuda_notes(folder)
+            self.assertIn("nvidia-nccl-cu13==2.28.9", out.getvalue())
+            for wheel in (self.cache / "wheels").iterdir():
+                wheel.unlink()
+        self.assertEqual(make_libtorch.make("cuda"), folder)
 
     def test_wheels_are_not_needed_again(self):
         folder = make_libtorch.make("cpu")

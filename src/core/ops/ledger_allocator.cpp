@@ -8,9 +8,7 @@
 #include <cstring>
 #include <new>
 
-#ifdef SHARDTUNE_WITH_CUDA
 #include "ledger_cuda.h"
-#endif
 #include "shardtune/core/error.h"
 #include "shardtune/core/ledger.h"
 
@@ -74,9 +72,7 @@ class MetaAllocator : public c10::Allocator {
 }  // namespace
 
 void install_ledger(c10::DeviceType type) {
-#ifdef SHARDTUNE_WITH_CUDA
   if (type == c10::DeviceType::CUDA) return watch_cuda_allocations();
-#endif
   SHARDTUNE_CHECK(type == c10::DeviceType::CPU || type == c10::DeviceType::Meta, "no ledger for this kind of device");
   // Above every allocator that LibTorch registers itself.
   constexpr std::uint8_t kPriority = 255;
@@ -88,9 +84,7 @@ void install_ledger(c10::DeviceType type) {
 
 void book(const at::Tensor& tensor, Purpose purpose) {
   if (!tensor.defined()) return;
-#ifdef SHARDTUNE_WITH_CUDA
   if (tensor.is_cuda()) return book_cuda(tensor, purpose);
-#endif
   const c10::DataPtr& memory = tensor.storage().data_ptr();
   Record* record = nullptr;
   if (memory.get_deleter() == &release_cpu) record = record_before(memory.get_context());

@@ -52,10 +52,10 @@ TEST(Environment, UnknownNamesAreRefusedWithTheNearestKnownOne) {
 }
 
 TEST(Environment, VariablesOfToolsAndOthersAreLeftAlone) {
-  const auto result =
-      run(train(), {"SHARDTUNE_LIBTORCH=/x", "SHARDTUNE_CACHE=/x", "SHARDTUNE_TEST_DATA=/x", "SHARDTUNE_TEST_RANKS=2",
-                    "SHARDTUNE_BINARY=/x", "SHARDTUNE_DEMO_MODEL=/x", "SHARDTUNE_SKIP_PACKAGES=1",
-                    "SHARDTUNE_MATRIX=all", "SEED=9", "shardtune_seed=9", "PATH=/bin"});
+  const auto result = run(
+      train(), {"SHARDTUNE_LIBTORCH=/x", "SHARDTUNE_LIBTORCH_CUDA=/x", "SHARDTUNE_CACHE=/x", "SHARDTUNE_TEST_DATA=/x",
+                "SHARDTUNE_TEST_RANKS=2", "SHARDTUNE_BINARY=/x", "SHARDTUNE_DEMO_MODEL=/x", "SHARDTUNE_SKIP_PACKAGES=1",
+                "SHARDTUNE_MATRIX=all", "SEED=9", "shardtune_seed=9", "PATH=/bin"});
   EXPECT_EQ(result.options.data.seed, 42u);
   // Only the pattern with a star covers longer names.
   EXPECT_TRUE(says(refusal(train(), {"SHARDTUNE_CACHE_DIR=/x"}), {"SHARDTUNE_CACHE_DIR"}));
