@@ -26,13 +26,18 @@ std::vector<data::MicroBatch> collect(const Run& run, const data::LoaderPosition
   return batches;
 }
 
-/// The step's counts over all ranks, which learn here whether one of them failed. Collective.
-Counts count(Run& run, const std::vector<data::MicroBatch>& batches, const std::optional<comm::Failure>& failure) {
-  Counts local{.failed = failure ? 1 : 0};
+LocalCounts count(const std::vector<data::MicroBatch>& batches) {
+  LocalCounts local;
   for (const data::MicroBatch& batch : batches) {
     local.targets += batch.target_count;
     local.tokens += static_cast<std::int64_t>(batch.ids.size());
   }
+  return local;
+}
+
+/// The step's counts over all ranks, which learn here whether one of them failed. Collective.
+Counts count_over_ranks(Run& run, const LocalCounts& counts, const std::optional<comm::Failure>& failure) {
+  const Counts local{.targets = counts.targets, .tokens = counts.tokens, .failed = failure ? 1 : 0};
   Counts all;
   for (const Counts& rank : run.communicator->gather_values(local)) {
     all.targets += rank.targets;
@@ -90,22 +95,9 @@ bool skips(Run& run, double norm) {
   return overflow;
 }
 
-}  // namespace
-
-StepResult train_step(Run& run, const data::LoaderPosition& position, std::int64_t step) {
-  std::vector<data::MicroBatch> batches;
-  std::optional<comm::Failure> failure;
-  try {
-    batches = collect(run, position);
-  } catch (...) {
-    failure = comm::current_failure();
-  }
-  return train_step(run, batches, step, failure);
-}
-
-StepResult train_step(Run& run, const std::vector<data::MicroBatch>& batches, std::int64_t step,
-                      const std::optional<comm::Failure>& failure) {
-  const Counts counts = count(run, batches, failure);
+/// All of a step but the way of its micro-batches through the model.
+StepResult take_step(Run& run, const Counts& counts, std::int64_t step,
+                     const std::function<std::vector<double>(double scale)>& forward_backward) {
   if (counts.targets == 0)
     throw comm::AgreedError(ErrorClass::kBadData,
                             fmt::format("step {} has no trained token: every label in it is ignored", step + 1));
@@ -113,8 +105,7 @@ StepResult train_step(Run& run, const std::vector<data::MicroBatch>& batches, st
   StepResult result{.targets = counts.targets, .tokens = counts.tokens};
   run.shards->clear_gradient_sums();
   const double loss_scale = run.scaler ? run.scaler->scale() : 1.0;
-  const std::vector<double> losses =
-      forward_backward(run, batches, step, loss_scale / static_cast<double>(counts.targets));
+  const std::vector<double> losses = forward_backward(loss_scale / static_cast<double>(counts.targets));
   run.shards->reduce_over_replicas();
   result.loss = sum_losses(*run.communicator, losses) / static_cast<double>(counts.targets);
 
@@ -135,6 +126,30 @@ StepResult train_step(Run& run, const std::vector<data::MicroBatch>& batches, st
   run.optimizer->step(gradients, optim::clip_coefficient(result.grad_norm, run.options.optim.max_grad_norm),
                       result.learning_rate);
   return result;
+}
+
+}  // namespace
+
+StepResult train_step(Run& run, const data::LoaderPosition& position, std::int64_t step) {
+  std::vector<data::MicroBatch> batches;
+  std::optional<comm::Failure> failure;
+  try {
+    batches = collect(run, position);
+  } catch (...) {
+    failure = comm::current_failure();
+  }
+  return train_step(run, batches, step, failure);
+}
+
+StepResult train_step(Run& run, const std::vector<data::MicroBatch>& batches, std::int64_t step,
+                      const std::optional<comm::Failure>& failure) {
+  return take_step(run, count_over_ranks(run, count(batches), failure), step,
+                   [&](double scale) { return forward_backward(run, batches, step, scale); });
+}
+
+StepResult train_step(Run& run, const LocalCounts& counts, std::int64_t step,
+                      const std::function<std::vector<double>(double)>& forward_backward) {
+  return take_step(run, count_over_ranks(run, counts, {}), step, forward_backward);
 }
 
 void check_weights_finite(Run& run) {

@@ -19,6 +19,8 @@ struct ComputeWork {
   Dtype type = Dtype::kF32;  ///< of the operands
   double flops = 0;  ///< a multiplication and an addition are two
   double bytes = 0;  ///< read and written, each operand once
+
+  friend bool operator==(const ComputeWork&, const ComputeWork&) = default;
 };
 
 enum class CollectiveKind {
@@ -32,6 +34,8 @@ struct CollectiveWork {
   double bytes = 0;  ///< that cross between ranks, for this rank
   int ranks = 1;
   int ranks_per_node = 1;  ///< of this group's ranks, how many share a node
+
+  friend bool operator==(const CollectiveWork&, const CollectiveWork&) = default;
 };
 
 /// Hears of the work in the order in which the step issues it. A collective may begin when the compute work told before it

@@ -32,6 +32,7 @@ struct Plan {
   std::int64_t trained_weights = 0, weights = 0;
   std::string activations;  ///< which layers keep what, in words
   std::int64_t targets = 0, tokens = 0;  ///< of a step, all ranks
+  std::int64_t computed_micro_batches = 0;  ///< of the step's; the others would have done the same again
   LedgerPeak load, step, save;
   comm::Counts collectives;  ///< of a step
   double matmul_flops = 0, attention_flops = 0;  ///< of a step
@@ -50,8 +51,10 @@ std::int64_t needed_bytes(const Plan& plan, const PlanOptions& job);
 /// first one makes buffers) and gathers what a save gathers. `rows`: those of a micro-batch; none: as options.plan and
 /// --max_length say. Reads config.json and nothing else. Installs the ledger for the Meta device; the CPU's is the caller's.
 /// Error(kUsage) when the options contradict each other and for the hardware file, Error(kBadModel) for config.json.
+/// Micro-batches of a step that would do again what the one before did are counted and not computed; `every_micro_batch`: all are
+/// computed, which gives the same figures and takes longer.
 Plan make_plan(const options::RunOptions& options, const std::set<std::string>& explicitly_set,
-               const std::vector<data::Row>& rows = {});
+               const std::vector<data::Row>& rows = {}, bool every_micro_batch = false);
 
 /// `shardtune plan`: makes the plan, or with --fit searches the best one, and prints it.
 void run_plan_command(const options::ParseResult& parsed);

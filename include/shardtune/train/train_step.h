@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -25,6 +26,16 @@ StepResult train_step(Run& run, const data::LoaderPosition& position, std::int64
 /// The same for micro-batches that the caller made, or the reason why this rank has none. Collective.
 StepResult train_step(Run& run, const std::vector<data::MicroBatch>& batches, std::int64_t step,
                       const std::optional<comm::Failure>& failure = {});
+
+/// Of this rank's micro-batches in a step.
+struct LocalCounts {
+  std::int64_t targets = 0, tokens = 0;
+};
+
+/// The same for micro-batches that the caller takes through the model itself: `forward_backward` gets the scale of the loss, adds
+/// the gradients and gives the loss sum of each. Collective.
+StepResult train_step(Run& run, const LocalCounts& counts, std::int64_t step,
+                      const std::function<std::vector<double>(double scale)>& forward_backward);
 
 /// Refuses to go on when a trained weight is not finite: called before anything is written. AgreedError(kNonFinite).
 /// Collective.

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <memory>
 
+#include "alike.h"
 #include "chrome_trace.h"
 #include "hardware.h"
 #include "shardtune/comm/ghost.h"
@@ -13,18 +14,16 @@
 #include "shardtune/core/work.h"
 #include "shardtune/export/full_tensors.h"
 #include "shardtune/train/plan.h"
-#include "shardtune/train/train_step.h"
 #include "timeline.h"
 
 namespace shardtune::train {
 namespace {
 
-/// The rank's micro-batches of one step: alike on every rank.
-std::vector<data::MicroBatch> step_batches(const Run& run) {
+/// One of the micro-batches of a step, which are alike, on every rank.
+data::MicroBatch one_batch(const Run& run) {
   std::vector<std::int64_t> rows(run.train_rows.size());
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<std::int64_t>(i);
-  const auto slots = static_cast<std::size_t>(run.options.train.gradient_accumulation_steps);
-  return std::vector<data::MicroBatch>(slots, data::collate(run.train_rows, rows));
+  return data::collate(run.train_rows, rows);
 }
 
 /// What writing a checkpoint and the result takes.
@@ -125,7 +124,7 @@ std::int64_t needed_bytes(const Plan& plan, const PlanOptions& job) {
 }
 
 Plan make_plan(const options::RunOptions& options, const std::set<std::string>& explicitly_set,
-               const std::vector<data::Row>& rows) {
+               const std::vector<data::Row>& rows, bool every_micro_batch) {
   const auto begin = std::chrono::steady_clock::now();
   ops::install_ledger(c10::DeviceType::Meta);
   const PlanOptions& job = options.plan;
@@ -143,17 +142,18 @@ Plan make_plan(const options::RunOptions& options, const std::set<std::string>& 
   made.weights = weights.total;
   made.trained_weights = weights.trained;
   made.activations = describe_activations(*run);
-  const std::vector<data::MicroBatch> batches = step_batches(*run);
-  train_step(*run, batches, 0);
+  const data::MicroBatch batch = one_batch(*run);
+  const std::int64_t slots = options.train.gradient_accumulation_steps;
+  plan::planned_step(*run, batch, slots, 0, every_micro_batch);
   plan::Timeline timeline(hardware.value_or(no_hardware()), !job.trace.empty());
-  run->mesh->reset_counts();
   made.step = peak_of("step", [&] {
     const ListenScope listening(timeline);
-    const StepResult result = train_step(*run, batches, 1);
-    made.targets = result.targets;
-    made.tokens = result.tokens;
+    const plan::PlannedStep step = plan::planned_step(*run, batch, slots, 1, every_micro_batch);
+    made.targets = step.result.targets;
+    made.tokens = step.result.tokens;
+    made.collectives = step.collectives;
+    made.computed_micro_batches = step.computed;
   });
-  made.collectives = run->mesh->counts();
   const plan::Totals totals = timeline.totals();
   made.matmul_flops = part_of(totals.flops, ComputeKind::kMatmul);
   made.attention_flops = part_of(totals.flops, ComputeKind::kAttention);
