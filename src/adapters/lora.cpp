@@ -49,15 +49,17 @@ class LoraLinearGroup : public model::LinearGroup {
   LoraLinearGroup(UnitSpec& unit, const std::vector<LinearSpec>& linears, const LoraConfig& config)
       : base_format_(config.base_format) {
     for (const LinearSpec& linear : linears) {
-      const bool packed = base_format_ && linear.module != "lm_head";
+      const bool saved = config.saved_modules.contains(linear.module);
+      const bool packed = base_format_ && linear.module != "lm_head" && !saved;
       AdaptedLinear entry{.base = unit.add({.name = linear.module + ".weight",
                                             .shape = {linear.out, linear.in},
+                                            .trainable = saved,
                                             .packed_bytes = packed ? stored_bytes(*base_format_, linear) : 0}),
                           .in = linear.in,
                           .out = linear.out,
                           .site = linear.site,
                           .adapters = {}};
-      if (config.modules.contains(linear.module)) entry.adapters.push_back(make_linear_adapter(unit, linear, config));
+      if (config.modules.contains(linear.module) && !saved) entry.adapters.push_back(make_linear_adapter(unit, linear, config));
       linears_.push_back(std::move(entry));
     }
   }
@@ -102,6 +104,7 @@ class LoraLinearGroup : public model::LinearGroup {
       back = passages[k].before;
     }
     ops::add_matmul(x_gradient, back, base);
+    if (at::Tensor& saved = unit.gradients[linear.base]; saved.defined()) ops::add_weight_gradient(saved, back, x);
     for (std::size_t k = 0; k < active.size(); ++k)
       active[k]->backward(
           passages[k], call, [&] { return result(call, active, k); }, x_gradient, unit);
@@ -119,7 +122,7 @@ class LoraLinearGroup : public model::LinearGroup {
     const at::Tensor& stored = unit.weights[linear.base];
     return stored.scalar_type() == at::kByte
                ? dequantised(stored, *base_format_, linear.out, linear.in, x.scalar_type())
-               : stored;
+               : stored.to(x.scalar_type());
   }
 
   std::optional<quant::Format> base_format_;

@@ -68,7 +68,7 @@ void name_keys(const std::string& where, F read) {
          {std::pair("--lora_target_modules", "'target_modules'"), std::pair("--exclude_modules", "'exclude_modules'"),
           std::pair("--layers_to_transform", "'layers_to_transform'"),
           std::pair("--layers_pattern", "'layers_pattern'"), std::pair("--rank_pattern", "'rank_pattern'"),
-          std::pair("--alpha_pattern", "'alpha_pattern'"), std::pair("--modules_to_save", "'modules_to_save'")})
+          std::pair("--alpha_pattern", "'alpha_pattern'"), std::pair("--lora_modules_to_save", "'modules_to_save'")})
       for (std::size_t at = reason.find(option); at != std::string::npos; at = reason.find(option))
         reason.replace(at, std::string_view(option).size(), key);
     fail(ErrorClass::kBadModel, "{}: {}", where, reason);
@@ -138,6 +138,7 @@ void read_rank_and_scale(const json& config, const std::string& where, LoraConfi
   out.alpha = config["lora_alpha"].get<double>();
   out.rank_stabilised = flag(config, "use_rslora", where);
   out.dora = flag(config, "use_dora", where);
+  out.ties_saved_modules = flag(config, "ensure_weight_tying", where);
   if (config.contains("lora_dropout") && config["lora_dropout"].is_number())
     out.dropout = config["lora_dropout"].get<double>();
   out.bias = is_unset(config, "bias") ? "none" : config["bias"].is_string() ? config["bias"].get<std::string>() : "?";
@@ -159,7 +160,7 @@ void read_modules(const json& config, const nlohmann::ordered_json& ordered, con
   out.modules_to_save = texts(config, "modules_to_save", where);
   name_keys(where, [&] {
     out.modules = resolve_modules(out.selection, model);
-    out.saved_modules = resolve_saved_modules(out.modules_to_save, model);
+    apply_saved_modules(out, model);
     out.rank_pattern = parse_rank_pattern(pattern_text(ordered, "rank_pattern", where));
     out.alpha_pattern = parse_alpha_pattern(pattern_text(ordered, "alpha_pattern", where));
     apply_patterns(out);

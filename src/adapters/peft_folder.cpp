@@ -56,6 +56,10 @@ LoraConfig from_options(const AdapterOptions& options, const model::ModelConfig&
   out.rank_pattern = parse_rank_pattern(options.rank_pattern);
   out.alpha_pattern = parse_alpha_pattern(options.alpha_pattern);
   out.modules = resolve_modules(out.selection, model);
+  if (!trimmed(options.lora_modules_to_save).empty())
+    out.modules_to_save = split_list("--lora_modules_to_save", options.lora_modules_to_save);
+  out.ties_saved_modules = options.ensure_weight_tying;
+  apply_saved_modules(out, model);
   apply_patterns(out);
   if (const std::string key = unused_key(out); !key.empty())
     fail(ErrorClass::kUsage, "{} matches none of the adapter's modules, as {}; leave it out", key,
@@ -94,6 +98,13 @@ void refuse_contradictions(const AdapterOptions& options, const LoraConfig& fold
     check(option, resolve_modules(selection, model) == folder.modules, wish,
           fmt::format("{} modules: {}", folder.modules.size(), fmt::join(folder.modules, " ")));
   };
+  if (explicitly_set.contains("lora_modules_to_save")) {
+    const auto wish = split_list("--lora_modules_to_save", options.lora_modules_to_save);
+    check("lora_modules_to_save", resolve_saved_modules(wish, model) == folder.saved_modules,
+          options.lora_modules_to_save, fmt::format("{}", fmt::join(folder.modules_to_save, ",")));
+  }
+  check("ensure_weight_tying", options.ensure_weight_tying == folder.ties_saved_modules,
+        on_off(options.ensure_weight_tying), on_off(folder.ties_saved_modules));
   check_modules("lora_target_modules", options.lora_target_modules);
   check_modules("exclude_modules", options.exclude_modules);
   check_modules("layers_to_transform", options.layers_to_transform);
@@ -129,10 +140,6 @@ LoraConfig make_lora_config(const AdapterOptions& options, const model::ModelCon
     out = from_options(options, config);
   } else {
     out = read_lora_config(options.adapter_name_or_path, config);
-    if (!out.saved_modules.empty())
-      fail(ErrorClass::kBadModel, "{}: 'modules_to_save' is {}; this adapter kind is not supported",
-           (std::filesystem::path(options.adapter_name_or_path) / "adapter_config.json").string(),
-           fmt::join(out.modules_to_save, ", "));
     refuse_contradictions(options, out, config, explicitly_set);
   }
   if (out.dora) fail(ErrorClass::kUsage, "--use_dora: not supported yet");
@@ -143,11 +150,15 @@ LoraConfig make_lora_config(const AdapterOptions& options, const model::ModelCon
 
 void check_adapter_weights(const io::SafetensorsFolder& folder, const std::vector<model::UnitSpec>& units) {
   std::size_t expected = 0;
+  // PEFT also writes the table itself beside an adapter on it, and a tied head beside a trained table.
+  for (const char* module : {"model.embed_tokens", "lm_head"})
+    expected += folder.contains(peft_name(std::string(module) + ".base_layer.weight")) ? 1 : 0;
   for (const model::UnitSpec& unit : units)
     for (const model::Parameter& parameter : unit.parameters) {
       if (!parameter.trainable) continue;
-      ++expected;
       const std::string name = peft_name(parameter.name);
+      if (parameter.borrowed && !folder.contains(name)) continue;
+      ++expected;
       if (!folder.contains(name)) fail(ErrorClass::kBadModel, "the adapter holds no tensor '{}'", name);
       model::check_tensor(folder, name, parameter.shape, "the model and adapter_config.json ask for");
     }

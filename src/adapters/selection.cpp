@@ -81,20 +81,4 @@ std::set<std::string> resolve_modules(const ModuleSelection& selection, const mo
   return modules;
 }
 
-std::set<std::string> resolve_saved_modules(const std::vector<std::string>& entries, const model::ModelConfig& config) {
-  std::vector<std::string> known = linear_modules(config);
-  for (const std::string& module : other_modules(config)) known.push_back(module);
-  std::set<std::string> modules;
-  for (const std::string& entry : entries) {
-    const std::size_t before = modules.size();
-    for (const std::string& module : known)
-      if (!entry.empty() && module.ends_with(entry)) modules.insert(module);
-    if (modules.size() == before &&
-        std::ranges::none_of(modules, [&](const std::string& module) { return module.ends_with(entry); }))
-      fail(ErrorClass::kUsage, "--modules_to_save: '{}' matches no module; usual entries are lm_head, embed_tokens",
-           entry);
-  }
-  return modules;
-}
-
 }  // namespace shardtune::adapters

@@ -35,9 +35,9 @@ bool means_all_linear(std::string name) {
     if (is_named(module, entry))
       fail(ErrorClass::kUsage,
            "--lora_target_modules: '{}' is not a linear layer (it matches {}); targets are {}, lm_head", entry, module,
-           "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj");
+           "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, embed_tokens");
   std::vector<std::string> short_names = {"q_proj",    "k_proj",  "v_proj",    "o_proj",
-                                          "gate_proj", "up_proj", "down_proj", "lm_head"};
+                                          "gate_proj", "up_proj", "down_proj", "embed_tokens", "lm_head"};
   const std::string near = nearest_name(entry, short_names);
   fail(ErrorClass::kUsage, "--lora_target_modules: '{}' matches no module{}; known names: {} (case matters)", entry,
        near.empty() ? "" : fmt::format(", did you mean '{}'?", near), fmt::join(short_names, ", "));
@@ -48,6 +48,7 @@ std::set<std::string> resolve_pattern(const std::string& pattern, const model::M
   std::set<std::string> found;
   for (const std::string& module : linear_modules(config))
     if (regex.matches_whole(module)) found.insert(module);
+  if (regex.matches_whole(kEmbedding)) found.insert(kEmbedding);
   if (found.empty())
     fail(
         ErrorClass::kUsage,
@@ -67,7 +68,7 @@ std::vector<std::string> linear_modules(const model::ModelConfig& config) {
 }
 
 std::vector<std::string> other_modules(const model::ModelConfig& config) {
-  std::vector<std::string> names = {"model.embed_tokens", "model.norm"};
+  std::vector<std::string> names = {kEmbedding, "model.norm"};
   for (std::int64_t i = 0; i < config.layers; ++i)
     for (const char* part : {"input_layernorm", "post_attention_layernorm", "self_attn", "mlp"})
       names.push_back(fmt::format("model.layers.{}.{}", i, part));
@@ -82,8 +83,9 @@ bool is_all_linear(const std::string& targets) {
 }
 
 std::set<std::string> resolve_targets(const std::string& targets, const model::ModelConfig& config) {
-  const std::vector<std::string> modules = linear_modules(config);
+  std::vector<std::string> modules = linear_modules(config);
   if (is_all_linear(targets)) return {modules.begin(), modules.end() - 1};
+  modules.emplace_back(kEmbedding);
   if (!is_name_list(targets)) return resolve_pattern(trimmed(targets), config);
   std::set<std::string> found;
   for (const std::string& entry : split_list(kOption, targets)) {

@@ -85,7 +85,7 @@ ordered_json adapter_config(const adapters::LoraConfig& lora, const std::string&
   config["base_model_name_or_path"] = base_model;
   config["bias"] = lora.bias;
   config["corda_config"] = nullptr;
-  config["ensure_weight_tying"] = false;
+  config["ensure_weight_tying"] = lora.ties_saved_modules;
   config["eva_config"] = nullptr;
   config["exclude_modules"] = names_or_pattern(lora.selection.excluded);
   config["fan_in_fan_out"] = false;
@@ -132,7 +132,12 @@ void write_adapter(const std::filesystem::path& folder, const adapters::LoraConf
   const std::vector<FullTensor> tensors = gather_trained(shards, communicator, type);
   comm::agree_on_root(communicator, [&] {
     std::vector<io::TensorView> views;
-    for (const FullTensor& tensor : tensors) views.push_back(tensor.view(adapters::peft_name(tensor.name)));
+    for (const FullTensor& tensor : tensors) {
+      views.push_back(tensor.view(adapters::peft_name(tensor.name)));
+      // A tied table goes under both of its names, as PEFT has it.
+      if (lora.ties_saved_modules && tensor.name == "model.embed_tokens.weight")
+        views.push_back(tensor.view(adapters::peft_name("lm_head.weight")));
+    }
     io::write_safetensors(folder / "adapter_model.safetensors", views, {{"format", "pt"}});
     io::write_file_atomic(folder / "adapter_config.json",
                           adapter_config(lora, base_model, linear_names(shards)).dump(2) + "\n");

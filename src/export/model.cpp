@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "shardtune/comm/agree.h"
@@ -18,13 +19,22 @@ void copy_if_there(const std::filesystem::path& from, const std::filesystem::pat
   if (std::filesystem::exists(from)) io::write_file_atomic(to, io::read_text_file(from, ErrorClass::kBadModel));
 }
 
-/// config.json with the type that the weights now have, in whichever spelling the file uses.
-void write_config(const std::filesystem::path& base_folder, const std::filesystem::path& folder, at::ScalarType type) {
+/// Rows of the embedding's table.
+std::int64_t vocabulary(const std::vector<FullTensor>& tensors) {
+  const auto table = std::ranges::find(tensors, "model.embed_tokens.weight", &FullTensor::name);
+  SHARDTUNE_CHECK(table != tensors.end(), "a model without an embedding is written");
+  return table->value.size(0);
+}
+
+/// config.json with the type that the weights now have, in whichever spelling the file uses, and the rows of the vocabulary.
+void write_config(const std::filesystem::path& base_folder, const std::filesystem::path& folder, at::ScalarType type,
+                  std::int64_t rows) {
   nlohmann::ordered_json config =
       nlohmann::ordered_json::parse(io::read_text_file(base_folder / "config.json", ErrorClass::kBadModel, 1 << 20));
   const char* name = type == at::kFloat ? "float32" : type == at::kHalf ? "float16" : "bfloat16";
   for (const char* key : {"dtype", "torch_dtype"})
     if (config.contains(key)) config[key] = name;
+  config["vocab_size"] = rows;
   io::write_file_atomic(folder / "config.json", config.dump(2) + "\n");
 }
 
@@ -37,7 +47,7 @@ void write_model(const std::filesystem::path& folder, const std::filesystem::pat
     std::vector<io::TensorView> views;
     for (const FullTensor& tensor : tensors) views.push_back(tensor.view(tensor.name));
     io::write_safetensors(folder / "model.safetensors", views, {{"format", "pt"}});
-    write_config(base_folder, folder, type);
+    write_config(base_folder, folder, type, vocabulary(tensors));
     copy_if_there(base_folder / "generation_config.json", folder / "generation_config.json");
   });
 }

@@ -4,48 +4,64 @@
 
 #include <algorithm>
 
+#include "shardtune/core/error.h"
 #include "shardtune/core/ledger.h"
 
 namespace shardtune::fsdp {
 namespace {
 
-std::vector<std::size_t> slots_of(const model::UnitSpec& unit, bool trained) {
+bool holds(const Part& part, const model::Parameter& parameter) {
+  if (parameter.borrowed || parameter.absent) return false;
+  if (!part.adapter.empty()) return parameter.adapter == part.adapter;
+  return part.trained ? parameter.trainable : !parameter.trainable && parameter.adapter.empty();
+}
+
+std::vector<std::size_t> slots_of(const model::UnitSpec& unit, const Part& part) {
   std::vector<std::size_t> slots;
   for (std::size_t slot = 0; slot < unit.parameters.size(); ++slot)
-    if (unit.parameters[slot].trainable == trained && !unit.parameters[slot].borrowed) slots.push_back(slot);
+    if (holds(part, unit.parameters[slot])) slots.push_back(slot);
   return slots;
 }
 
-bool in_bytes(const model::UnitSpec& unit, bool trained) {
-  return !trained && std::ranges::any_of(unit.parameters, [](const auto& one) { return one.packed_bytes > 0; });
+bool is_frozen(const Part& part) { return !part.trained && part.adapter.empty(); }
+
+bool in_bytes(const model::UnitSpec& unit, const Part& part) {
+  return is_frozen(part) && std::ranges::any_of(unit.parameters, [](const auto& one) { return one.packed_bytes > 0; });
 }
 
 }  // namespace
 
-at::ScalarType buffer_type(const model::UnitSpec& unit, bool trained, at::ScalarType type) {
-  return in_bytes(unit, trained) ? at::kByte : type;
+at::ScalarType buffer_type(const model::UnitSpec& unit, const Part& part, at::ScalarType type) {
+  return in_bytes(unit, part) ? at::kByte : type;
 }
 
-ShardLayout layout_of(const model::UnitSpec& unit, bool trained, std::int64_t ranks, at::ScalarType type) {
-  const bool bytes = in_bytes(unit, trained);
+ShardLayout layout_of(const model::UnitSpec& unit, const Part& part, std::int64_t ranks, at::ScalarType type) {
+  const bool bytes = in_bytes(unit, part);
   std::vector<std::int64_t> sizes;
-  for (const std::size_t slot : slots_of(unit, trained)) {
+  for (const std::size_t slot : slots_of(unit, part)) {
     const model::Parameter& parameter = unit.parameters[slot];
     const std::int64_t dense = parameter.elements() * (bytes ? width_of(type) : 1);
     sizes.push_back(parameter.packed_bytes > 0 ? parameter.packed_bytes : dense);
   }
-  return {sizes, trained ? kTrainedGranule : bytes ? kByteGranule : kFrozenGranule, ranks};
+  return {sizes, !is_frozen(part) ? kTrainedGranule : bytes ? kByteGranule : kFrozenGranule, ranks};
 }
 
-FlatShard::FlatShard(const model::UnitSpec& unit, bool trained, const at::TensorOptions& options, std::int64_t rank,
+FlatShard::FlatShard(const model::UnitSpec& unit, const Part& part, const at::TensorOptions& options, std::int64_t rank,
                      std::int64_t ranks, const at::Tensor& whole)
-    : slots_(slots_of(unit, trained)), type_(c10::typeMetaToScalarType(options.dtype())),
-      layout_(layout_of(unit, trained, ranks, type_)), ranges_(layout_.ranges(rank)), whole_(whole) {
+    : part_(part), slots_(slots_of(unit, part)), type_(c10::typeMetaToScalarType(options.dtype())),
+      layout_(layout_of(unit, part, ranks, type_)), ranges_(layout_.ranges(rank)), whole_(whole) {
   for (const std::size_t slot : slots_) packed_.push_back(unit.parameters[slot].packed_bytes > 0);
   const LedgerScope scope(Purpose::kWeightShards);
   const std::int64_t elements = layout_.shard_elements();
   local_ = whole.defined() ? whole.narrow(0, rank * elements, elements)
-                           : at::zeros({elements}, options.dtype(buffer_type(unit, trained, type_)));
+                           : at::zeros({elements}, options.dtype(buffer_type(unit, part, type_)));
+}
+
+void FlatShard::find_slots_again(const model::UnitSpec& unit) {
+  const std::size_t before = slots_.size();
+  slots_ = slots_of(unit, part_);
+  SHARDTUNE_CHECK(slots_.size() == before, "unit '{}' has {} parameters in a shard of {}", unit.name, slots_.size(),
+                  before);
 }
 
 at::Tensor FlatShard::typed(std::size_t tensor, const at::Tensor& part) const {

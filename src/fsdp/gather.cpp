@@ -19,10 +19,10 @@ at::Tensor ShardedModel::take_buffer(std::size_t unit) {
 }
 
 /// Starts filling `into` (bytes of the unit's buffer) and makes views of it.
-void ShardedModel::gather_part(Unit& unit, FlatShard& shard, at::Tensor local, const at::Tensor& into) {
+void ShardedModel::gather_part(Unit& unit, FlatShard& shard, at::Tensor local, const at::Tensor& inner,
+                               const at::Tensor& into) {
   const std::int64_t bytes = shard.layout().full_elements() * static_cast<std::int64_t>(local.element_size());
   const at::Tensor full = into.narrow(0, 0, bytes);
-  at::Tensor& inner = &shard == &unit.frozen ? unit.inner_frozen : unit.inner_trained;
   comm::Communicator& group = unit.spread ? mesh_.inner() : mesh_.shard();
   unit.pending.push_back(group.all_gather_start(ops::bytes_of(unit.spread ? inner : local), ops::bytes_of(full)));
   shard.views(full.view(local.scalar_type()), unit.spec, unit.weights);
@@ -32,20 +32,27 @@ void ShardedModel::start_gather(std::size_t index) {
   Unit& unit = *units_[index];
   SHARDTUNE_CHECK(unit.state == State::kSharded, "unit {} is gathered twice", index);
   unit.state = State::kGathering;
-  if (unit.frozen_bytes + unit.trained_bytes > 0) unit.buffer = take_buffer(index);
+  if (unit.gathered_bytes() > 0) unit.buffer = take_buffer(index);
   if (!unit.frozen.empty()) {
     if (unit.frozen_bytes > 0)
-      gather_part(unit, unit.frozen, unit.frozen.local(), unit.buffer.narrow(0, 0, unit.frozen_bytes));
+      gather_part(unit, unit.frozen, unit.frozen.local(), unit.inner_frozen,
+                  unit.buffer.narrow(0, 0, unit.frozen_bytes));
     else
       unit.frozen.views(unit.frozen.whole().defined() ? unit.frozen.whole() : unit.frozen.local(), unit.spec,
                         unit.weights);
   }
-  if (unit.trained.empty()) return;
-  if (unit.cast.defined()) unit.cast.copy_(unit.trained.local());
-  const at::Tensor local = unit.cast.defined() ? unit.cast : unit.trained.local();
-  if (unit.trained_bytes > 0)
-    gather_part(unit, unit.trained, local, unit.buffer.narrow(0, unit.frozen_bytes, unit.trained_bytes));
-  else unit.trained.views(local, unit.spec, unit.weights);
+  std::int64_t at_byte = unit.frozen_bytes;
+  const auto gather_fp32 = [&](FlatShard& shard, at::Tensor& cast, const at::Tensor& inner, std::int64_t bytes) {
+    if (shard.empty()) return;
+    if (cast.defined()) cast.copy_(shard.local());
+    const at::Tensor local = cast.defined() ? cast : shard.local();
+    if (bytes > 0) gather_part(unit, shard, local, inner, unit.buffer.narrow(0, at_byte, bytes));
+    else shard.views(local, unit.spec, unit.weights);
+    at_byte += bytes;
+  };
+  if (trained_takes_part_) gather_fp32(unit.trained, unit.cast, unit.inner_trained, unit.trained_bytes);
+  for (auto& [name, other] : unit.others)
+    if (active_.contains(name)) gather_fp32(other.shard, other.cast, other.inner, other.bytes);
 }
 
 void ShardedModel::prefetch(std::size_t unit) {
@@ -101,9 +108,15 @@ void ShardedModel::reshard_to_inner(std::size_t index) {
     kept.copy_(buffer.narrow(0, begin + bytes * mesh_.inner().rank(), bytes));
   };
   keep(unit.frozen, 0, unit.frozen_bytes, width_of(unit.frozen.local().scalar_type()), unit.inner_frozen);
-  keep(unit.trained, unit.frozen_bytes, unit.trained_bytes, width_of(settings_.trained_type), unit.inner_trained);
+  const std::int64_t width = width_of(settings_.trained_type);
+  keep(unit.trained, unit.frozen_bytes, unit.trained_bytes, width, unit.inner_trained);
+  std::int64_t at_byte = unit.frozen_bytes + unit.trained_bytes;
+  for (auto& [name, other] : unit.others) {
+    keep(other.shard, at_byte, other.bytes, width, other.inner);
+    at_byte += other.bytes;
+  }
   reshard(index);
-  unit.spread = unit.frozen_bytes + unit.trained_bytes > 0;
+  unit.spread = unit.gathered_bytes() > 0;
 }
 
 std::vector<at::Tensor> ShardedModel::gather_trained(std::size_t index, const at::Tensor& local) {

@@ -16,17 +16,8 @@ constexpr std::int64_t kAlignment = 64;
 
 std::int64_t aligned(std::int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-/// The stages of one unit as one list of parameters.
-model::UnitSpec merged(const std::vector<model::UnitSpec>& all, const std::vector<std::size_t>& stages) {
-  model::UnitSpec unit = all[stages.front()];
-  for (std::size_t i = 1; i < stages.size(); ++i)
-    for (const model::Parameter& parameter : all[stages[i]].parameters) unit.add(parameter);
-  if (stages.size() > 1) unit.name += " to " + all[stages.back()].name;
-  return unit;
-}
-
 std::int64_t frozen_bytes(const model::UnitSpec& unit, at::ScalarType type, std::int64_t ranks) {
-  return layout_of(unit, false, ranks, type).full_elements() * width_of(buffer_type(unit, false, type));
+  return layout_of(unit, {}, ranks, type).full_elements() * width_of(buffer_type(unit, {}, type));
 }
 
 std::vector<std::vector<std::size_t>> units_of(const ShardSettings& settings, std::size_t stages) {
@@ -37,6 +28,14 @@ std::vector<std::vector<std::size_t>> units_of(const ShardSettings& settings, st
 }
 
 }  // namespace
+
+model::UnitSpec merged(const std::vector<model::UnitSpec>& all, const std::vector<std::size_t>& stages) {
+  model::UnitSpec unit = all[stages.front()];
+  for (std::size_t i = 1; i < stages.size(); ++i)
+    for (const model::Parameter& parameter : all[stages[i]].parameters) unit.add(parameter);
+  if (stages.size() > 1) unit.name += " to " + all[stages.back()].name;
+  return unit;
+}
 
 std::uint64_t ShardedModel::base_bytes(const std::vector<model::UnitSpec>& stages, const ShardSettings& settings,
                                        int ranks) {
@@ -88,11 +87,11 @@ void ShardedModel::make_units(const std::vector<model::UnitSpec>& stages) {
     at::Tensor whole;
     if (shared_base_) {
       const std::int64_t bytes = frozen_bytes(spec, settings_.base_type, holders.size());
-      whole = shared_part(at_byte, bytes, buffer_type(spec, false, settings_.base_type));
+      whole = shared_part(at_byte, bytes, buffer_type(spec, {}, settings_.base_type));
       at_byte += aligned(bytes);
     }
-    FlatShard frozen(spec, false, on_device(settings_.base_type), holders.rank(), holders.size(), whole);
-    FlatShard trained(spec, true, on_device(at::kFloat), mesh_.shard().rank(), mesh_.shard().size());
+    FlatShard frozen(spec, {}, on_device(settings_.base_type), holders.rank(), holders.size(), whole);
+    FlatShard trained(spec, {.trained = true}, on_device(at::kFloat), mesh_.shard().rank(), mesh_.shard().size());
     units_.push_back(std::make_unique<Unit>(std::move(spec), members, std::move(frozen), std::move(trained)));
   }
 }
@@ -129,14 +128,16 @@ void ShardedModel::make_buffers() {
   std::array<std::int64_t, 3> bytes{}, trained_elements{};
   for (auto& unit : units_) {
     const std::int64_t trained = unit->trained.layout().full_elements();
-    if (settings_.trained_type != at::kFloat)
-      unit->cast = at::empty({unit->trained.layout().shard_elements()}, on_device(settings_.trained_type));
-    if (!alone) {
-      unit->trained_bytes = aligned(trained * width_of(settings_.trained_type));
-      if (!shared_base_)
-        unit->frozen_bytes = aligned(frozen_bytes(unit->spec, settings_.base_type, mesh_.shard().size()));
-    }
-    bytes[unit->pool] = std::max(bytes[unit->pool], unit->frozen_bytes + unit->trained_bytes);
+    const auto room = [&](const FlatShard& shard, bool active, at::Tensor& cast) -> std::int64_t {
+      if (settings_.trained_type != at::kFloat)
+        cast = active ? at::empty({shard.layout().shard_elements()}, on_device(settings_.trained_type)) : at::Tensor();
+      return alone || !active ? 0 : aligned(shard.layout().full_elements() * width_of(settings_.trained_type));
+    };
+    unit->trained_bytes = room(unit->trained, trained_takes_part_, unit->cast);
+    for (auto& [name, other] : unit->others) other.bytes = room(other.shard, active_.contains(name), other.cast);
+    if (!alone && !shared_base_)
+      unit->frozen_bytes = aligned(frozen_bytes(unit->spec, settings_.base_type, mesh_.shard().size()));
+    bytes[unit->pool] = std::max(bytes[unit->pool], unit->gathered_bytes());
     trained_elements[unit->pool] = std::max(trained_elements[unit->pool], trained);
   }
   if (layers_lend_buffers(bytes[0], bytes[1])) {

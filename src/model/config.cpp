@@ -182,7 +182,7 @@ ModelConfig read_config(const std::filesystem::path& folder) {
   const Reader config(root, file.string());
   check_architecture(config);
   ModelConfig out;
-  out.vocab_size = config.integer("vocab_size", 1, 1 << 20);
+  out.vocab_size = out.stored_vocab_size = config.integer("vocab_size", 1, 1 << 20);
   out.hidden_size = config.integer("hidden_size", 1, 65536);
   out.intermediate_size = config.integer("intermediate_size", 1, 1 << 20);
   out.layers = config.integer("num_hidden_layers", 1, 1024);
@@ -206,6 +206,14 @@ ModelConfig read_config(const std::filesystem::path& folder) {
   if (config.has("quantization_config"))
     out.quantisation = read_quantisation({config.at("quantization_config"), file.string() + ": quantization_config"});
   return out;
+}
+
+void grow_vocabulary(ModelConfig& config, std::int64_t rows) {
+  if (rows < config.vocab_size)
+    fail(ErrorClass::kUsage,
+         "--resize_token_embeddings {}: the model has {} rows already, and rows are not taken away; give at least that",
+         rows, config.vocab_size);
+  config.vocab_size = rows;
 }
 
 std::vector<float> rotary_inverse_frequencies(const RotaryConfig& config, std::int64_t head_dim) {

@@ -29,18 +29,21 @@ void for_each_slice(const StepContext& context, F visit) {
 }  // namespace
 
 DecoderLayer::DecoderLayer(const ModelConfig& config, std::int64_t index, UnitSpec& unit,
-                           const LinearGroupFactory& factory, bool train_norms)
+                           const LinearGroupFactory& factory, const TrainedModules& trained)
     : config_(config) {
   const std::string prefix = fmt::format("model.layers.{}.", index);
   const auto site = [&](int place) { return static_cast<std::uint32_t>(index * 16 + place); };
   const std::int64_t d = config.hidden_size;
   const std::int64_t query = config.heads * config.head_dim, key = config.kv_heads * config.head_dim;
-  norm_ = unit.add({.name = prefix + "input_layernorm.weight", .shape = {d}, .trainable = train_norms, .decay = false});
+  norm_ = unit.add({.name = prefix + "input_layernorm.weight",
+                    .shape = {d},
+                    .trainable = trained(prefix + "input_layernorm"),
+                    .decay = false});
   qkv_ = factory(unit, {{prefix + "self_attn.q_proj", d, query, site(0)},
                         {prefix + "self_attn.k_proj", d, key, site(1)},
                         {prefix + "self_attn.v_proj", d, key, site(2)}});
   output_ = factory(unit, {{prefix + "self_attn.o_proj", query, d, site(3)}});
-  feed_forward_ = std::make_unique<FeedForward>(config, index, unit, factory, train_norms);
+  feed_forward_ = std::make_unique<FeedForward>(config, index, unit, factory, trained);
 }
 
 DecoderLayer::~DecoderLayer() = default;

@@ -21,13 +21,15 @@ void for_each_chunk(std::int64_t tokens, std::int64_t chunk, F visit) {
 }  // namespace
 
 FeedForward::FeedForward(const ModelConfig& config, std::int64_t layer, UnitSpec& unit,
-                         const LinearGroupFactory& factory, bool train_norms)
+                         const LinearGroupFactory& factory, const TrainedModules& trained)
     : epsilon_(config.norm_epsilon) {
   const std::string prefix = fmt::format("model.layers.{}.", layer);
   const auto site = [&](int place) { return static_cast<std::uint32_t>(layer * 16 + place); };
   const std::int64_t d = config.hidden_size, f = config.intermediate_size;
-  norm_ = unit.add(
-      {.name = prefix + "post_attention_layernorm.weight", .shape = {d}, .trainable = train_norms, .decay = false});
+  norm_ = unit.add({.name = prefix + "post_attention_layernorm.weight",
+                    .shape = {d},
+                    .trainable = trained(prefix + "post_attention_layernorm"),
+                    .decay = false});
   gate_up_ = factory(unit, {{prefix + "mlp.gate_proj", d, f, site(4)}, {prefix + "mlp.up_proj", d, f, site(5)}});
   down_ = factory(unit, {{prefix + "mlp.down_proj", f, d, site(6)}});
 }

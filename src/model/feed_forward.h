@@ -12,7 +12,7 @@ class FeedForward {
  public:
   /// Enters the parameters into `unit`.
   FeedForward(const ModelConfig& config, std::int64_t layer, UnitSpec& unit, const LinearGroupFactory& factory,
-              bool train_norms);
+              const TrainedModules& trained);
 
   /// [N, D] -> [N, D]; `gate` and `up` [N, F] are filled when given.
   at::Tensor forward(const at::Tensor& x, const UnitTensors& unit, const StepContext& context, at::Tensor* gate,

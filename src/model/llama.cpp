@@ -41,30 +41,50 @@ void RotaryTable::lookup(std::span<const std::int32_t> positions, StepContext& c
   context.sine = ops::take_rows(sine_, index);
 }
 
-LlamaModel::LlamaModel(const ModelConfig& config, const LinearGroupFactory& factory, bool train_base)
+LlamaModel::LlamaModel(const ModelConfig& config, const LinearGroupFactory& factory, const TrainedModules& trained,
+                       bool untie, const EmbeddingAdapterFactory& embedding_adapter)
     : config_(config) {
   const auto layer_count = static_cast<std::size_t>(config.layers);
   units_.resize(layer_count + 2);
   units_[0].name = "embedding";
+  const std::int64_t rows_in_base = config.stored_vocab_size < config.vocab_size ? config.stored_vocab_size : 0;
   units_[0].add({.name = "model.embed_tokens.weight",
                  .shape = {config.vocab_size, config.hidden_size},
-                 .trainable = train_base,
-                 .embedding = true});
+                 .trainable = trained("model.embed_tokens"),
+                 .embedding = true,
+                 .rows_in_base = rows_in_base});
+  if (embedding_adapter) embedding_adapter_ = embedding_adapter(units_[0], config);
   layers_.reserve(layer_count);
   for (std::size_t i = 0; i < layer_count; ++i) {
     units_[i + 1].name = fmt::format("layer {}", i);
-    layers_.emplace_back(config, static_cast<std::int64_t>(i), units_[i + 1], factory, train_base);
+    layers_.emplace_back(config, static_cast<std::int64_t>(i), units_[i + 1], factory, trained);
   }
   UnitSpec& head = units_[layer_count + 1];
   head.name = "head";
-  head.add({.name = "model.norm.weight", .shape = {config.hidden_size}, .trainable = train_base, .decay = false});
+  head.add({.name = "model.norm.weight",
+            .shape = {config.hidden_size},
+            .trainable = trained("model.norm"),
+            .decay = false});
   head_ = factory(head,
                   {{"lm_head", config.hidden_size, config.vocab_size, static_cast<std::uint32_t>(config.layers * 16)}});
-  head.parameters[kHeadSlot].borrowed = config.tied_embeddings;
+  head.parameters[kHeadSlot].borrowed = config.tied_embeddings && !untie;
+  head.parameters[kHeadSlot].rows_in_base = rows_in_base;
+  if (config.tied_embeddings) head.parameters[kHeadSlot].base_name = "model.embed_tokens.weight";
 }
 
-at::Tensor LlamaModel::embed(const at::Tensor& ids, const UnitTensors& embedding, at::ScalarType type) const {
-  return ops::embedding(embedding.weights[kEmbeddingSlot], ids).to(type);
+at::Tensor LlamaModel::embed(const at::Tensor& ids, const UnitTensors& embedding, at::ScalarType type,
+                             std::vector<at::Tensor>* saved) const {
+  at::Tensor x = ops::embedding(embedding.weights[kEmbeddingSlot], ids).to(type);
+  if (embedding_adapter_) embedding_adapter_->apply(x, ids, embedding, saved);
+  return x;
+}
+
+void LlamaModel::embed_backward(const at::Tensor& gradient, const at::Tensor& ids, std::span<const at::Tensor> saved,
+                                UnitTensors& embedding) const {
+  at::Tensor of_rows = gradient;
+  if (embedding_adapter_) embedding_adapter_->backward(of_rows, ids, saved, embedding);
+  at::Tensor& table = embedding.gradients[kEmbeddingSlot];
+  if (table.defined()) ops::add_embedding_gradient(table, of_rows, ids, config_.padding_index);
 }
 
 namespace {

@@ -45,6 +45,39 @@ void read_elements(const io::SafetensorsFolder& folder, const std::string& name,
   }
 }
 
+namespace {
+
+/// Mean of the rows of a tensor [rows, columns], fp32 from fp64 sums in row order: the same for whoever asks.
+at::Tensor mean_row(const io::SafetensorsFolder& folder, const std::string& name, std::int64_t rows,
+                    std::int64_t columns) {
+  at::Tensor sum = at::zeros({columns}, at::kDouble);
+  const std::int64_t piece = std::max<std::int64_t>(1, kBufferBytes / (columns * 4));
+  for (std::int64_t first = 0; first < rows; first += piece) {
+    at::Tensor part = at::empty({std::min(piece, rows - first), columns}, at::kFloat);
+    read_elements(folder, name, first * columns, part);
+    for (std::int64_t row = 0; row < part.size(0); ++row) sum.add_(part[row]);
+  }
+  return (sum / static_cast<double>(rows)).to(at::kFloat);
+}
+
+}  // namespace
+
+void read_base_elements(const io::SafetensorsFolder& folder, const Parameter& parameter, std::int64_t first,
+                        const at::Tensor& out) {
+  const std::int64_t columns = parameter.shape.back(), end = first + out.numel();
+  const std::int64_t stored = parameter.rows_in_base > 0 ? parameter.rows_in_base * columns : end;
+  at::Tensor flat = out.view({-1});
+  if (first < stored)
+    read_elements(folder, parameter.name_in_base(), first, flat.narrow(0, 0, std::min(end, stored) - first));
+  if (end <= stored) return;
+  const at::Tensor mean = mean_row(folder, parameter.name_in_base(), parameter.rows_in_base, columns);
+  for (std::int64_t at = std::max(first, stored); at < end;) {
+    const std::int64_t column = at % columns, count = std::min(columns - column, end - at);
+    flat.narrow(0, at - first, count).copy_(mean.narrow(0, column, count));
+    at += count;
+  }
+}
+
 void check_tensor(const io::SafetensorsFolder& folder, const std::string& name, const std::vector<std::int64_t>& shape,
                   std::string_view wish) {
   const io::TensorInfo& info = folder.tensor(name);
@@ -67,11 +100,14 @@ void check_weights(const io::SafetensorsFolder& folder, const std::vector<UnitSp
         check_packed(parameter, known);
         continue;
       }
-      known.insert(parameter.name);
-      if (!folder.contains(parameter.name))
-        fail(ErrorClass::kBadModel, "the model files hold no tensor '{}' (expected shape [{}])", parameter.name,
-             fmt::join(parameter.shape, ", "));
-      check_tensor(folder, parameter.name, parameter.shape, "config.json asks for");
+      const std::string& name = parameter.name_in_base();
+      known.insert(name);
+      std::vector<std::int64_t> shape = parameter.shape;
+      if (parameter.rows_in_base > 0) shape[0] = parameter.rows_in_base;
+      if (!folder.contains(name))
+        fail(ErrorClass::kBadModel, "the model files hold no tensor '{}' (expected shape [{}])", name,
+             fmt::join(shape, ", "));
+      check_tensor(folder, name, shape, "config.json asks for");
     }
   for (const std::string& name : folder.names())
     if (!known.contains(name) && !is_redundant(name, tied_embeddings))

@@ -66,6 +66,7 @@ auto in_merge(Value MergeOptions::*value) {
 constexpr std::uint64_t kMaxSteps = 1'000'000'000;
 constexpr std::uint64_t kMaxTokens = 16'777'216;
 constexpr std::uint64_t kMaxRows = 65'536;
+constexpr std::uint64_t kMaxVocabulary = 16'777'216;
 // The optimizer computes in fp32, which holds 1.2e-38 to 3.4e38; what lies between is room for products of these values.
 constexpr double kTiny = 1e-30, kHuge = 1e30;
 constexpr NumberRange kPositive{.min = kTiny, .max = kHuge};
@@ -119,6 +120,10 @@ Rows model_rows() {
       elsewhere({"torch_dtype"},
                 {"dtype", group, "", Choices{{"auto", "float32", "bfloat16"}}, in_model(&ModelOptions::dtype),
                  "Storage and compute type of the base weights; auto takes the type of the files."}),
+      {"resize_token_embeddings", group, "rows", IntegerRange{0, kMaxVocabulary},
+       in_model(&ModelOptions::resize_token_embeddings),
+       "Grow embedding and head to this many rows, for a tokenizer with more tokens; new rows start as the mean of the "
+       "old ones and must be trained: fully, or by lora_modules_to_save. 0: as the model has them."},
       elsewhere(
           {"bf16", "fp16"},
           {"mixed_precision", group, "", Choices{{"no", "bf16", "fp16"}}, in_model(&ModelOptions::mixed_precision),
@@ -208,6 +213,14 @@ Rows adapter_rows() {
                                  in_adapter(&AdapterOptions::adapter_dtype),
                                  "Type of the adapters' weights in the step and in the adapter's file; the optimizer "
                                  "keeps them in fp32 in any case."})),
+      elsewhere({"modules_to_save"},
+                only_with(lora, {"lora_modules_to_save", group, "", Text{"MODULES"},
+                                 in_adapter(&AdapterOptions::lora_modules_to_save),
+                                 "Modules that are trained whole and saved with the adapter: a comma-separated list such "
+                                 "as embed_tokens,lm_head."})),
+      only_with(lora, {"ensure_weight_tying", group, "", Flag{}, in_adapter(&AdapterOptions::ensure_weight_tying),
+                       "Of a model with tied embeddings: trained copies of the table and the head stay one. False: they "
+                       "part, as in PEFT."}),
       only_with(lora, {"use_rslora", group, "", Flag{}, in_adapter(&AdapterOptions::use_rslora),
                        "Scale by lora_alpha / sqrt(lora_r) instead."}),
       only_with(lora,

@@ -6,6 +6,7 @@
 #include "plan/synthetic_rows.h"
 #include "same_everywhere.h"
 #include "sharding_setup.h"
+#include "shardtune/adapters/embedding.h"
 #include "shardtune/adapters/peft_folder.h"
 #include "shardtune/comm/agree.h"
 #include "shardtune/core/error.h"
@@ -84,21 +85,49 @@ std::optional<quant::Format> choose_base_format(const Run& run, const std::set<s
   return format;
 }
 
+/// An adapter without them would be lost on the model as it is: rows that nobody trained are in no file.
+void check_new_rows_are_trained(const model::ModelConfig& config, const adapters::LoraConfig& lora) {
+  if (config.vocab_size == config.stored_vocab_size) return;
+  for (const char* module : {"model.embed_tokens", "lm_head"}) {
+    if (lora.saved_modules.contains(module)) continue;
+    if (config.tied_embeddings && lora.ties_saved_modules) continue;
+    fail(ErrorClass::kUsage,
+         "--resize_token_embeddings {}: the new rows of {} would be trained nowhere and saved nowhere; give "
+         "--lora_modules_to_save embed_tokens,lm_head",
+         config.vocab_size, module);
+  }
+}
+
 void make_model(Run& run, const std::set<std::string>& explicitly_set) {
   if (run.options.adapter.use_peft_lora) {
     run.lora = adapters::make_lora_config(run.options.adapter, run.config, explicitly_set);
     run.lora->base_format = choose_base_format(run, explicitly_set);
-    if (run.config.tied_embeddings && run.lora->modules.contains("lm_head"))
-      fail(ErrorClass::kUsage,
-           "--lora_target_modules: lm_head is tied to the embedding in this model; an adapter on it is not supported");
   }
   if (run.config.quantisation && !run.lora)
     fail(ErrorClass::kUsage,
          "{}: the model's files are quantised and cannot be trained themselves; give --use_peft_lora, or the original "
          "model",
          run.options.model.model_name_or_path);
-  const auto factory = run.lora ? adapters::lora_linear_factory(*run.lora) : model::dense_linear_factory(true);
-  run.model = std::make_unique<model::LlamaModel>(run.config, factory, /*train_base=*/!run.lora);
+  if (!run.lora) {
+    run.model = std::make_unique<model::LlamaModel>(run.config, model::dense_linear_factory(true),
+                                                    [](const std::string&) { return true; });
+    return;
+  }
+  const std::set<std::string>& saved = run.lora->saved_modules;
+  check_new_rows_are_trained(run.config, *run.lora);
+  for (const std::string& module : saved)
+    if (run.config.quantisation && module.starts_with("model.layers.") && module.ends_with("_proj"))
+      fail(ErrorClass::kUsage,
+           "--lora_modules_to_save: {} is quantised in the model's files and cannot be trained itself; start from the "
+           "original model",
+           module);
+  // Tied copies go on as one table; others part, as PEFT has it.
+  const bool untie =
+      !run.lora->ties_saved_modules && (saved.contains("lm_head") || saved.contains("model.embed_tokens"));
+  run.model = std::make_unique<model::LlamaModel>(
+      run.config, adapters::lora_linear_factory(*run.lora),
+      [&saved](const std::string& module) { return saved.contains(module); }, untie,
+      adapters::embedding_adapter_factory(*run.lora));
 }
 
 }  // namespace
@@ -117,6 +146,8 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
   run->communicator = &communicator;
   comm::agree(communicator, [&] {
     run->config = model::read_config(options.model.model_name_or_path);
+    if (const std::int64_t rows = options.model.resize_token_embeddings; rows > 0)
+      model::grow_vocabulary(run->config, rows);
     run->precision = choose_precision(options, run->config, ops::has_fp16() || plans_gpus(*run));
     if (run->precision.loss_scaling) run->scaler.emplace();
     make_model(*run, explicitly_set);

@@ -2,6 +2,7 @@
 #include <xxhash.h>
 
 #include <cmath>
+#include <numbers>
 
 #include "load_quantised.h"
 #include "quantised_cache.h"
@@ -15,20 +16,51 @@
 namespace shardtune::train {
 namespace {
 
-/// Elements [begin, begin + n) of a uniform tensor in +-bound: each is a function of seed, name and its number, so every
-/// rank can make its own part.
-void fill_uniform(at::Tensor part, std::int64_t begin, const std::string& name, std::uint64_t seed, double bound) {
-  const std::uint64_t hash = XXH3_64bits(name.data(), name.size());
+/// Random numbers of a tensor: each element is a function of seed, name and its number, so every rank can make its own part.
+class Draws {
+ public:
+  Draws(const std::string& name, std::uint64_t seed) : hash_(XXH3_64bits(name.data(), name.size())), seed_(seed) {}
+
+  /// Word `which` (0 to 3) of block `block`, as a number between 0 and 1.
+  double unit(std::uint64_t block, std::size_t which) const {
+    const auto words = philox4x32({static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
+                                   static_cast<std::uint32_t>(hash_), static_cast<std::uint32_t>(hash_ >> 32)},
+                                  seed_);
+    return (static_cast<double>(words[which]) + 0.5) / 4294967296.0;
+  }
+
+ private:
+  std::uint64_t hash_, seed_;
+};
+
+/// Elements [begin, begin + n) of a uniform tensor in +-bound.
+void fill_uniform(at::Tensor part, std::int64_t begin, const Draws& draws, double bound) {
   auto* out = part.mutable_data_ptr<float>();
   for (std::int64_t i = 0; i < part.numel(); ++i) {
     const auto element = static_cast<std::uint64_t>(begin + i);
-    const auto words =
-        philox4x32({static_cast<std::uint32_t>(element / 4), static_cast<std::uint32_t>((element / 4) >> 32),
-                    static_cast<std::uint32_t>(hash), static_cast<std::uint32_t>(hash >> 32)},
-                   seed);
-    const double unit = (static_cast<double>(words[element % 4]) + 0.5) / 4294967296.0;
-    out[i] = static_cast<float>((2 * unit - 1) * bound);
+    out[i] = static_cast<float>((2 * draws.unit(element / 4, element % 4) - 1) * bound);
   }
+}
+
+/// The same of a tensor that is normally distributed, by Box and Muller: two words an element.
+void fill_normal(at::Tensor part, std::int64_t begin, const Draws& draws, double deviation) {
+  auto* out = part.mutable_data_ptr<float>();
+  for (std::int64_t i = 0; i < part.numel(); ++i) {
+    const auto element = static_cast<std::uint64_t>(begin + i);
+    const std::size_t pair = 2 * (element % 2);
+    const double radius = deviation * std::sqrt(-2 * std::log(draws.unit(element / 2, pair)));
+    out[i] = static_cast<float>(radius * std::cos(2 * std::numbers::pi * draws.unit(element / 2, pair + 1)));
+  }
+}
+
+/// First values of an adapter's parameter that no file holds.
+void fill_start(const at::Tensor& part, std::int64_t begin, const model::Parameter& parameter, std::uint64_t seed) {
+  const Draws draws(parameter.name, seed);
+  if (parameter.initial == model::Initial::kLoraA)
+    fill_uniform(part, begin, draws, 1.0 / std::sqrt(static_cast<double>(parameter.shape[1])));
+  if (parameter.initial == model::Initial::kUnitNormal) fill_normal(part, begin, draws, 1);
+  if (parameter.initial == model::Initial::kNormal)
+    fill_normal(part, begin, draws, 1.0 / static_cast<double>(parameter.shape[0]));
 }
 
 }  // namespace
@@ -60,12 +92,11 @@ void load_unit(Run& run, const WeightFiles& sources, std::size_t unit, Quantised
   const auto load = [&](std::size_t slot, std::int64_t begin, std::int64_t end, const at::Tensor& part) {
     const model::Parameter& parameter = run.shards->spec(unit).parameters[slot];
     if (parameter.packed_bytes > 0) quantised.read(sources.base, slot, begin, end, part);
+    else if (parameter.trainable && sources.adapter)
+      model::read_elements(*sources.adapter, adapters::peft_name(parameter.name), begin, part);
     else if (parameter.initial == model::Initial::kBase)
-      model::read_elements(sources.base, parameter.name, begin, part);
-    else if (sources.adapter) model::read_elements(*sources.adapter, adapters::peft_name(parameter.name), begin, part);
-    else if (parameter.initial == model::Initial::kLoraA)
-      fill_uniform(part, begin, parameter.name, run.options.data.seed,
-                   1.0 / std::sqrt(static_cast<double>(parameter.shape[1])));
+      model::read_base_elements(sources.base, parameter, begin, part);
+    else fill_start(part, begin, parameter, run.options.data.seed);
   };
   fsdp::FlatShard& frozen = run.shards->frozen(unit);
   if (!(cached && frozen.local().scalar_type() == at::kByte)) frozen.for_each_range(load);

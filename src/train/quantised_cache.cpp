@@ -160,7 +160,7 @@ void QuantisedCache::read_shards(const std::string& text) {
     parts.push_back(folder_ / fmt::format("part-{:05}.h5", part));
   for (const std::size_t unit : quantised_units()) {
     const fsdp::ShardLayout layout =
-        fsdp::layout_of(run_.shards->spec(unit), false, static_cast<std::int64_t>(parts.size()), run_.precision.base);
+        fsdp::layout_of(run_.shards->spec(unit), {}, static_cast<std::int64_t>(parts.size()), run_.precision.base);
     read_unit(unit, parts, layout.shard_elements());
   }
 }

@@ -30,7 +30,7 @@ void book_kept(const model::LayerSaved& saved) {
 
 StepEngine::StepEngine(const model::LlamaModel& model, fsdp::ShardedModel& shards, const fsdp::Policy& policy,
                        const StepSettings& settings)
-    : model_(model), shards_(shards), schedule_(shards, policy, model.config().tied_embeddings), settings_(settings),
+    : model_(model), shards_(shards), schedule_(shards, policy, model.head_borrows()), settings_(settings),
       rotary_(model.config(), at::TensorOptions().device(settings.device).dtype(settings.compute_type)) {}
 
 void StepEngine::announce(const char* verb, std::size_t stage) const {
@@ -66,7 +66,7 @@ void StepEngine::forward_unit(std::size_t unit, Walk& walk, bool training) {
     announce(training ? "forward" : "evaluation", stage);
     const model::UnitTensors& tensors = shards_.stage(stage);
     if (stage == 0) {
-      walk.x = model_.embed(walk.ids, tensors, settings_.compute_type);
+      walk.x = model_.embed(walk.ids, tensors, settings_.compute_type, training ? &walk.embedding_saved : nullptr);
       ops::book(walk.x, Purpose::kStream);
       continue;
     }
@@ -87,8 +87,7 @@ void StepEngine::backward_stage(std::size_t stage, Walk& walk) {
   announce("backward", stage);
   model::UnitTensors& tensors = shards_.stage(stage);
   if (stage == 0) {
-    at::Tensor& table = tensors.gradients[model::LlamaModel::kEmbeddingSlot];
-    if (table.defined()) ops::add_embedding_gradient(table, walk.gradient, walk.ids, model_.config().padding_index);
+    model_.embed_backward(walk.gradient, walk.ids, walk.embedding_saved, tensors);
     return;
   }
   const model::DecoderLayer& layer = model_.layer(stage - 1);
@@ -108,7 +107,7 @@ void StepEngine::backward_unit(std::size_t unit, Walk& walk) {
 
 void StepEngine::turn(Walk& walk, double scale) {
   const std::size_t unit = shards_.units() - 1;
-  const bool table_apart = model_.config().tied_embeddings && shards_.unit_of(0) != unit;
+  const bool table_apart = model_.head_borrows() && shards_.unit_of(0) != unit;
   forward_unit(unit, walk, /*training=*/true);
   shards_.zero_gradients(unit);
   if (!walk.batch->empty()) {

@@ -43,6 +43,7 @@ struct LoraConfig {
   Pattern<double> alpha_pattern{};
   ModuleSelection selection{};
   std::vector<std::string> modules_to_save{};
+  bool ties_saved_modules = false;  ///< ensure_weight_tying: trained copies of a tied table and head stay one
   std::string bias = "none";  ///< none | all | lora_only: which biases are trained; the models here have none
   std::string start = "true";  ///< init_lora_weights: how a new adapter begins
   std::string base_model{};  ///< base_model_name_or_path of the folder it was read from
@@ -54,6 +55,9 @@ struct LoraConfig {
   double scaling() const;
 };
 
+/// The embedding's full name; adapters on it have a form of their own.
+constexpr const char* kEmbedding = "model.embed_tokens";
+
 /// All linear modules of the layers and the head, as PEFT sees the model: candidates for targets.
 std::vector<std::string> linear_modules(const model::ModelConfig& config);
 
@@ -63,7 +67,8 @@ std::vector<std::string> other_modules(const model::ModelConfig& config);
 /// Resolves --lora_target_modules as PEFT does: "all-linear" (any case) is every linear of the layers, never the head; a list
 /// entry matches a full module name or a dotted suffix; a text with a character that no module name has is one regular
 /// expression (PCRE2, limited in length, nesting and steps) and must match the whole name. Unlike PEFT a list entry that
-/// matches nothing is refused, and so is one that names a module that is no linear: Error(kUsage) with near names.
+/// matches nothing is refused, and so is one that names a module that is no linear and not the embedding: Error(kUsage) with near
+/// names.
 std::set<std::string> resolve_targets(const std::string& targets, const model::ModelConfig& config);
 
 /// "all-linear" in any case.
@@ -77,9 +82,14 @@ std::vector<std::string> list_of_modules(const std::string& text);
 /// those in the layers. Error(kUsage) for what matches nothing; messages name the options.
 std::set<std::string> resolve_modules(const ModuleSelection& selection, const model::ModelConfig& config);
 
-/// The modules that modules_to_save means, by full name: PEFT takes every module whose name ends with an entry. Error(kUsage)
-/// for an entry that fits none.
+/// The modules that modules_to_save means, by full name, as PEFT has it: an entry stands for every module with a weight whose name
+/// ends with it ("norm": all norms), or for all linears in it ("mlp"). Unlike PEFT an entry that fits none is refused:
+/// Error(kUsage).
 std::set<std::string> resolve_saved_modules(const std::vector<std::string>& entries, const model::ModelConfig& config);
+
+/// Fills saved_modules from modules_to_save and takes them out of `modules`: a module that is trained whole gets no adapter. Tied
+/// copies are both named or neither. Error(kUsage) for what cannot be together.
+void apply_saved_modules(LoraConfig& lora, const model::ModelConfig& config);
 
 /// y = x W^T + scaling * (dropout(x) A^T) B^T for the modules in `config`, plain frozen linears for the others. The base is
 /// frozen; A [r, in] and B [out, r] take part in the type they are gathered in, with sums in fp32. Only x is kept for

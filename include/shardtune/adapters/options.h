@@ -19,6 +19,8 @@ struct AdapterOptions {
   std::string layers_pattern;  ///< comma-separated names that stand before the layer's number; "": any
   /// Values for modules by regular expression, as JSON object or KEY=VALUE,...: "q_proj=4,layers.0.mlp.up_proj=2".
   std::string rank_pattern, alpha_pattern;
+  std::string lora_modules_to_save;  ///< comma-separated: modules that are trained whole, "": none
+  bool ensure_weight_tying = false;
   bool use_rslora = false;
   bool use_dora = false;
   std::string lora_bias = "none";  ///< none | all | lora_only

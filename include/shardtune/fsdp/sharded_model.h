@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "shardtune/comm/mesh.h"
@@ -50,6 +52,20 @@ class ShardedModel {
   FlatShard& frozen(std::size_t unit);
   FlatShard& trained(std::size_t unit);
   bool shares_base() const { return shared_base_ != nullptr; }
+
+  /// The four below change what the adapters are while the base stays as it lies; no unit may be gathered. They move no data, but
+  /// must be called in the same order on all ranks. `stages` are the model's, where the parameters of adapter `name` have been
+  /// entered; its shards are zero and take no part yet.
+  void add_adapter(const std::string& name, const std::vector<model::UnitSpec>& stages);
+  /// Drops the shards of an adapter that is not trained. Its parameters are `absent` in `stages`.
+  void remove_adapter(const std::string& name, const std::vector<model::UnitSpec>& stages);
+  /// Adapters (beside the trained one) whose tensors are gathered with the units; and whether the trained one's are.
+  void set_active(std::set<std::string> names, bool trained_takes_part);
+  /// The adapter "before", "" for none, is no longer trained and "after" is: its parameters are trainable in `stages`. Gradient sums
+  /// are forgotten. The optimizer belongs to the adapter that it was made for.
+  void set_trained(const std::string& before, const std::string& after, const std::vector<model::UnitSpec>& stages);
+  /// The shard of an adapter that is not trained.
+  FlatShard& adapter(const std::string& name, std::size_t unit);
 
   /// Starts gathering a unit; does nothing when it is gathered or under way.
   void prefetch(std::size_t unit);
@@ -101,7 +117,11 @@ class ShardedModel {
   bool layers_lend_buffers(std::int64_t layer_bytes, std::int64_t other_bytes) const;
   at::Tensor take_buffer(std::size_t unit);
   void start_gather(std::size_t unit);
-  void gather_part(Unit& unit, FlatShard& shard, at::Tensor local, const at::Tensor& into);
+  void gather_part(Unit& unit, FlatShard& shard, at::Tensor local, const at::Tensor& inner, const at::Tensor& into);
+  void check_nothing_is_gathered() const;
+  void take_specs(const std::vector<model::UnitSpec>& stages);
+  void find_slots_again();
+  void make_buffers_again();
   /// Gives the unit's stages their part of its weights or gradients.
   void hand_out(const Unit& unit, const std::vector<at::Tensor>& tensors,
                 std::vector<at::Tensor> model::UnitTensors::*kind);
@@ -114,6 +134,8 @@ class ShardedModel {
   std::vector<std::unique_ptr<Unit>> units_;
   std::vector<std::size_t> unit_of_;  ///< by stage
   std::vector<model::UnitTensors> stages_;
+  std::set<std::string> active_;  ///< adapters that are gathered beside the trained one
+  bool trained_takes_part_ = true;
   struct Place {
     std::size_t stage = 0, slot = 0;
   };

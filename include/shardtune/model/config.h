@@ -28,6 +28,7 @@ struct StoredQuantisation {
 struct ModelConfig {
   std::int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, layers = 0;
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0, max_positions = 0;
+  std::int64_t stored_vocab_size = 0;  ///< rows of table and head in the files: vocab_size unless the vocabulary was grown
   double norm_epsilon = 1e-6;
   /// Row of the embedding that gets no gradient as an input (pad_token_id, as Transformers has it); -1: none.
   std::int64_t padding_index = -1;
@@ -41,6 +42,9 @@ struct ModelConfig {
 /// `dtype`). Everything that this program would compute otherwise than Transformers (other architecture, biases, other
 /// activation, unknown rope type) is refused by name: Error(kBadModel).
 ModelConfig read_config(const std::filesystem::path& folder);
+
+/// The same model with table and head of `rows` rows (--resize_token_embeddings). Error(kUsage) when that is fewer.
+void grow_vocabulary(ModelConfig& config, std::int64_t rows);
 
 /// Inverse frequencies [E/2] in fp32, with Llama 3's three bands when asked for.
 std::vector<float> rotary_inverse_frequencies(const RotaryConfig& config, std::int64_t head_dim);

@@ -33,7 +33,7 @@ class DecoderLayer {
  public:
   /// Enters the layer's parameters into `unit`.
   DecoderLayer(const ModelConfig& config, std::int64_t index, UnitSpec& unit, const LinearGroupFactory& factory,
-               bool train_norms);
+               const TrainedModules& trained);
   ~DecoderLayer();
   DecoderLayer(DecoderLayer&&) noexcept;
 

@@ -51,6 +51,9 @@ class LinearGroup {
 using LinearGroupFactory =
     std::function<std::unique_ptr<LinearGroup>(UnitSpec& unit, const std::vector<LinearSpec>& linears)>;
 
+/// Whether the weight of a module that is no linear of a factory's (a norm, the embedding) is trained itself.
+using TrainedModules = std::function<bool(const std::string& module)>;
+
 /// Plain linears; `trainable`: full fine-tuning.
 LinearGroupFactory dense_linear_factory(bool trainable);
 

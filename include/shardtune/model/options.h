@@ -7,6 +7,7 @@ namespace shardtune::model {
 struct ModelOptions {
   std::string model_name_or_path;  ///< Hugging Face model folder
   std::string dtype = "auto";  ///< auto (as the files) | float32 | bfloat16: storage and compute type of the base
+  std::int64_t resize_token_embeddings = 0;  ///< rows of embedding and head; 0: as the model has them
   std::string mixed_precision = "no";  ///< no (compute in dtype) | bf16 | fp16 (with a loss scale)
   std::string blas = "auto";  ///< auto | mkl | openblas
   bool gradient_checkpointing = true;  ///< when given: true computes all layers again in backward, false keeps them

@@ -13,6 +13,7 @@ enum class Initial {
   kLoraA,  ///< Kaiming-uniform with a = sqrt(5): uniform in +-1/sqrt(in)
   kNormal,  ///< normal with standard deviation 1/rows
   kZero,
+  kUnitNormal,  ///< normal with standard deviation 1
   kDerived,  ///< computed from the base's weights once they are loaded
 };
 
@@ -21,9 +22,14 @@ struct Parameter {
   std::string name;  ///< as in the model's files, or MODULE.lora_A.weight for adapters
   std::vector<std::int64_t> shape;
   bool trainable = false;
+  std::string adapter{};  ///< the named adapter that it belongs to; "": the model itself, or a run's only adapter
+  bool absent = false;  ///< of an adapter that was deleted: the slot stays, so that others keep theirs
   bool decay = true;  ///< weight decay applies (not to norm weights)
   bool embedding = false;  ///< a table that rows are taken from
   Initial initial = Initial::kBase;
+  std::string base_name{};  ///< the tensor in the model's files with its first values; "": `name`
+  /// Rows that tensor has when it is shorter than this one (a grown vocabulary): the others start as the mean row. 0: all.
+  std::int64_t rows_in_base = 0;
   /// The head's weight of a tied model: the slot exists here, the tensor, its shard and its state belong to the embedding unit.
   bool borrowed = false;
   /// Bytes of a frozen parameter that is stored quantised: its full tensor is then these bytes in one dimension. 0: the
@@ -31,6 +37,7 @@ struct Parameter {
   std::int64_t packed_bytes = 0;
 
   std::int64_t elements() const;
+  const std::string& name_in_base() const { return base_name.empty() ? name : base_name; }
 };
 
 /// A unit of sharding: the embedding, one decoder layer, or final norm + head. Slots index `parameters`.

@@ -18,6 +18,11 @@ namespace shardtune::model {
 /// Error(kBadModel) with tensor and element.
 void read_elements(const io::SafetensorsFolder& folder, const std::string& name, std::int64_t first, at::Tensor out);
 
+/// The same for a parameter's first values as the model's files have them, mean rows included: for those the whole tensor is
+/// read.
+void read_base_elements(const io::SafetensorsFolder& folder, const Parameter& parameter, std::int64_t first,
+                        const at::Tensor& out);
+
 /// Checks shape and type (F32, F16 or BF16) of a tensor that is there. `wish` stands before the expected shape in the message:
 /// "config.json asks for". Error(kBadModel) with file, tensor, expected and found.
 void check_tensor(const io::SafetensorsFolder& folder, const std::string& name, const std::vector<std::int64_t>& shape,

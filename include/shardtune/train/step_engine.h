@@ -46,6 +46,7 @@ class StepEngine {
     at::Tensor x;  ///< input of the next stage
     at::Tensor gradient;  ///< of the stage before, in backward
     std::vector<model::LayerSaved> saved;  ///< by layer
+    std::vector<at::Tensor> embedding_saved;
     double loss = 0;
   };
 

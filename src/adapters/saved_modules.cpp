@@ -1,0 +1,64 @@
+#include <fmt/format.h>
+
+#include "shardtune/adapters/lora.h"
+#include "shardtune/core/error.h"
+
+namespace shardtune::adapters {
+namespace {
+
+/// Embedding, the layers' linears and norms, the last norm, the head.
+std::vector<std::string> modules_with_weights(const model::ModelConfig& config) {
+  std::vector<std::string> names = linear_modules(config);
+  for (std::int64_t i = 0; i < config.layers; ++i)
+    for (const char* norm : {"input_layernorm", "post_attention_layernorm"})
+      names.push_back(fmt::format("model.layers.{}.{}", i, norm));
+  names.insert(names.end(), {"model.embed_tokens", "model.norm"});
+  return names;
+}
+
+/// `module` lies in a module whose name ends with `entry`. The model itself and a whole layer are no such modules: who saves
+/// them means full fine-tuning.
+bool lies_in(const std::string& module, const std::string& entry) {
+  for (const char* part : {".mlp", ".self_attn"}) {
+    const auto at = module.find(part + std::string("."));
+    if (at != std::string::npos && module.substr(0, at + std::string(part).size()).ends_with(entry)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::set<std::string> resolve_saved_modules(const std::vector<std::string>& entries, const model::ModelConfig& config) {
+  const std::vector<std::string> modules = modules_with_weights(config);
+  std::set<std::string> found;
+  for (const std::string& entry : entries) {
+    std::size_t matches = 0;
+    if (!entry.empty())
+      for (const std::string& module : modules)
+        if (module.ends_with(entry) || lies_in(module, entry)) {
+          found.insert(module);
+          ++matches;
+        }
+    if (matches == 0)
+      fail(ErrorClass::kUsage,
+           "--lora_modules_to_save: '{}' is no module with a weight; there are embed_tokens, lm_head, norm and the "
+           "linears of the layers, as in q_proj or model.layers.0.mlp.down_proj",
+           entry);
+  }
+  return found;
+}
+
+void apply_saved_modules(LoraConfig& lora, const model::ModelConfig& config) {
+  lora.saved_modules = resolve_saved_modules(lora.modules_to_save, config);
+  std::set<std::string>& saved = lora.saved_modules;
+  if (lora.ties_saved_modules) {
+    if (!config.tied_embeddings)
+      fail(ErrorClass::kUsage, "--ensure_weight_tying: the head of this model has a weight of its own; leave it out");
+    if (saved.contains(kEmbedding) || saved.contains("lm_head")) saved.insert({kEmbedding, "lm_head"});
+  }
+  for (const std::string& module : saved) lora.modules.erase(module);
+  if (lora.dora && lora.modules.contains(kEmbedding))
+    fail(ErrorClass::kUsage, "--lora_target_modules: an adapter on embed_tokens has no DoRA form here; leave one out");
+}
+
+}  // namespace shardtune::adapters
