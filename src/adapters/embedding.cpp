@@ -56,7 +56,7 @@ class LoraEmbedding : public model::EmbeddingAdapter {
 model::EmbeddingAdapterFactory embedding_adapter_factory(const LoraConfig& config) {
   if (!config.modules.contains(kEmbedding)) return {};
   return [rank = config.rank_of(kEmbedding), scaling = config.scaling_of(kEmbedding)](model::UnitSpec& unit,
-                                                                             const model::ModelConfig& model) {
+                                                                                      const model::ModelConfig& model) {
     return std::make_unique<LoraEmbedding>(unit, model, rank, scaling);
   };
 }

@@ -59,7 +59,8 @@ class LoraLinearGroup : public model::LinearGroup {
                           .out = linear.out,
                           .site = linear.site,
                           .adapters = {}};
-      if (config.modules.contains(linear.module) && !saved) entry.adapters.push_back(make_linear_adapter(unit, linear, config));
+      if (config.modules.contains(linear.module) && !saved)
+        entry.adapters.push_back(make_linear_adapter(unit, linear, config));
       linears_.push_back(std::move(entry));
     }
   }

@@ -36,8 +36,8 @@ bool means_all_linear(std::string name) {
       fail(ErrorClass::kUsage,
            "--lora_target_modules: '{}' is not a linear layer (it matches {}); targets are {}, lm_head", entry, module,
            "q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj, embed_tokens");
-  std::vector<std::string> short_names = {"q_proj",    "k_proj",  "v_proj",    "o_proj",
-                                          "gate_proj", "up_proj", "down_proj", "embed_tokens", "lm_head"};
+  std::vector<std::string> short_names = {"q_proj",  "k_proj",    "v_proj",       "o_proj", "gate_proj",
+                                          "up_proj", "down_proj", "embed_tokens", "lm_head"};
   const std::string near = nearest_name(entry, short_names);
   fail(ErrorClass::kUsage, "--lora_target_modules: '{}' matches no module{}; known names: {} (case matters)", entry,
        near.empty() ? "" : fmt::format(", did you mean '{}'?", near), fmt::join(short_names, ", "));

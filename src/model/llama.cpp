@@ -61,10 +61,8 @@ LlamaModel::LlamaModel(const ModelConfig& config, const LinearGroupFactory& fact
   }
   UnitSpec& head = units_[layer_count + 1];
   head.name = "head";
-  head.add({.name = "model.norm.weight",
-            .shape = {config.hidden_size},
-            .trainable = trained("model.norm"),
-            .decay = false});
+  head.add(
+      {.name = "model.norm.weight", .shape = {config.hidden_size}, .trainable = trained("model.norm"), .decay = false});
   head_ = factory(head,
                   {{"lm_head", config.hidden_size, config.vocab_size, static_cast<std::uint32_t>(config.layers * 16)}});
   head.parameters[kHeadSlot].borrowed = config.tied_embeddings && !untie;

@@ -213,14 +213,16 @@ Rows adapter_rows() {
                                  in_adapter(&AdapterOptions::adapter_dtype),
                                  "Type of the adapters' weights in the step and in the adapter's file; the optimizer "
                                  "keeps them in fp32 in any case."})),
-      elsewhere({"modules_to_save"},
-                only_with(lora, {"lora_modules_to_save", group, "", Text{"MODULES"},
-                                 in_adapter(&AdapterOptions::lora_modules_to_save),
-                                 "Modules that are trained whole and saved with the adapter: a comma-separated list such "
-                                 "as embed_tokens,lm_head."})),
-      only_with(lora, {"ensure_weight_tying", group, "", Flag{}, in_adapter(&AdapterOptions::ensure_weight_tying),
-                       "Of a model with tied embeddings: trained copies of the table and the head stay one. False: they "
-                       "part, as in PEFT."}),
+      elsewhere(
+          {"modules_to_save"},
+          only_with(lora, {"lora_modules_to_save", group, "", Text{"MODULES"},
+                           in_adapter(&AdapterOptions::lora_modules_to_save),
+                           "Modules that are trained whole and saved with the adapter: a comma-separated list such "
+                           "as embed_tokens,lm_head."})),
+      only_with(lora,
+                {"ensure_weight_tying", group, "", Flag{}, in_adapter(&AdapterOptions::ensure_weight_tying),
+                 "Of a model with tied embeddings: trained copies of the table and the head stay one. False: they "
+                 "part, as in PEFT."}),
       only_with(lora, {"use_rslora", group, "", Flag{}, in_adapter(&AdapterOptions::use_rslora),
                        "Scale by lora_alpha / sqrt(lora_r) instead."}),
       only_with(lora,

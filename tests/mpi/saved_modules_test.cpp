@@ -9,7 +9,9 @@
 
 #include "shardtune/core/error.h"
 #include "shardtune/core/ops.h"
+#include "shardtune/export/export.h"
 #include "shardtune/io/safetensors.h"
+#include "shardtune/model/weights.h"
 #include "shared_scratch.h"
 #include "support/runs.h"
 
@@ -48,7 +50,8 @@ std::filesystem::path start_folder(const Reference& reference, SharedScratch& sc
 options::RunOptions run_options(const Reference& reference, SharedScratch& scratch) {
   on_rank_0([&] {
     auto batches = read_tensors(data_folder() / "numerics" / reference.model / "batches.safetensors");
-    write_rows(scratch / "rows.jsonl", batches["train.input_ids"].view({80, 48}), batches["train.labels"].view({80, 48}));
+    write_rows(scratch / "rows.jsonl", batches["train.input_ids"].view({80, 48}),
+               batches["train.labels"].view({80, 48}));
   });
   options::RunOptions options = plain_options(data_folder() / "models" / reference.model, scratch / "rows.jsonl");
   const auto settings = read_json(folder_of(reference) / "run.json")["settings"];
@@ -96,6 +99,145 @@ INSTANTIATE_TEST_SUITE_P(Reference, SavedModules,
                            std::ranges::replace(name, '-', '_');
                            return name;
                          });
+
+TEST(SavedModules, TrainedFolderGivesItsLogits) {
+  const auto folder = data_folder() / "numerics/tiny-llama3/lora_modules_to_save";
+  auto expected = read_tensors(folder / "logits.safetensors");
+  SharedScratch scratch;
+  on_rank_0([&] { write_rows(scratch / "rows.jsonl", expected["input_ids"], expected["input_ids"]); });
+  options::RunOptions options = plain_options(data_folder() / "models/tiny-llama3", scratch / "rows.jsonl");
+  options.adapter.adapter_name_or_path = (folder / "adapter").string();
+  const auto run = train::build_run(options, world());
+  const at::Tensor logits = run->engine->logits(data::collate(run->train_rows, {0}));
+  EXPECT_LE(relative_l2(logits, expected["logits"][0]), 1e-5);
+}
+
+/// Case A39: an adapter on the head of a tied model leaves the embedding as it is.
+TEST(CaseA39, LossesWithTheAdapter) {
+  const auto expected = read_json(case_folder() / "lora-tied-head-expected.json");
+  options::RunOptions options = plain_options(case_folder() / "base-tied", case_folder() / "rows-uneven.jsonl");
+  options.adapter.adapter_name_or_path = (case_folder() / "lora-tied-head").string();
+  const auto run = train::build_run(options, world());
+  const auto& losses = expected["with_adapter"]["mean_loss_per_row"];
+  ASSERT_EQ(run->train_rows.size(), losses.size());
+  for (std::size_t row = 0; row < losses.size(); ++row) {
+    const data::MicroBatch batch = data::collate(run->train_rows, {static_cast<std::int64_t>(row)});
+    const double loss = run->engine->evaluate(batch) / static_cast<double>(batch.target_count);
+    EXPECT_NEAR(loss, losses[row].get<double>(), 2e-4) << "row " << row;
+  }
+}
+
+options::RunOptions new_adapter(const SharedScratch& scratch, const char* model) {
+  options::RunOptions options = plain_options(data_folder() / "models" / model, scratch / "rows.jsonl");
+  options.adapter.use_peft_lora = true;
+  options.adapter.lora_r = 2;
+  options.adapter.lora_target_modules = "v_proj,embed_tokens,lm_head";
+  options.train.max_steps = 2;
+  options.optim.learning_rate = 1e-2;
+  return options;
+}
+
+void write_training_rows(const SharedScratch& scratch) {
+  on_rank_0([&] {
+    auto batches = read_tensors(data_folder() / "numerics/tiny/batches.safetensors");
+    write_rows(scratch / "rows.jsonl", batches["train.input_ids"].view({80, 48}),
+               batches["train.labels"].view({80, 48}));
+  });
+}
+
+at::Tensor logits_of(train::Run& run) { return run.engine->logits(data::collate(run.train_rows, {0})); }
+
+/// Trains two steps, writes the adapter, and gives the tensors of the file; the folder must give the same logits when it is
+/// loaded back.
+std::map<std::string, at::Tensor> trained_folder(options::RunOptions options, const SharedScratch& scratch) {
+  const auto run = train::build_run(options, world());
+  run_steps(*run, 0, 2);
+  on_rank_0([&] { std::filesystem::create_directories(scratch / "adapter"); });
+  exporting::write_adapter(scratch / "adapter", *run->lora, "base", *run->shards, world());
+  options.adapter.adapter_name_or_path = (scratch / "adapter").string();
+  const auto again = train::build_run(options, world());
+  EXPECT_TRUE(at::equal(logits_of(*again), logits_of(*run)));
+  return read_tensors(scratch / "adapter/adapter_model.safetensors");
+}
+
+TEST(SavedModules, FolderHasPeftsNamesAndComesBack) {
+  SharedScratch scratch;
+  write_training_rows(scratch);
+  options::RunOptions options = new_adapter(scratch, "tiny");
+  options.adapter.lora_modules_to_save = "norm,k_proj";
+  const auto tensors = trained_folder(options, scratch);
+  // 4 layers: A and B of v, the whole of k and two norms each; the last norm; A and B of embedding and head.
+  EXPECT_EQ(tensors.size(), 4u * (2 + 1 + 2) + 1 + 4);
+  const std::string model = "base_model.model.model.";
+  EXPECT_EQ(tensors.at(model + "embed_tokens.lora_embedding_A").sizes().vec(), (std::vector<std::int64_t>{2, 512}));
+  EXPECT_EQ(tensors.at(model + "embed_tokens.lora_embedding_B").sizes().vec(), (std::vector<std::int64_t>{64, 2}));
+  EXPECT_TRUE(tensors.contains("base_model.model.lm_head.lora_A.weight"));
+  EXPECT_TRUE(tensors.contains(model + "norm.weight"));
+  EXPECT_TRUE(tensors.contains(model + "layers.3.self_attn.k_proj.weight"));
+}
+
+TEST(SavedModules, TiedCopyIsWrittenUnderBothNames) {
+  SharedScratch scratch;
+  write_training_rows(scratch);
+  options::RunOptions options = new_adapter(scratch, "tiny-llama3");
+  options.adapter.lora_target_modules = "v_proj";
+  options.adapter.lora_modules_to_save = "lm_head";
+  options.adapter.ensure_weight_tying = true;
+  const auto tensors = trained_folder(options, scratch);
+  EXPECT_TRUE(at::equal(tensors.at("base_model.model.lm_head.weight"),
+                        tensors.at("base_model.model.model.embed_tokens.weight")));
+}
+
+TEST(GrownVocabulary, NewRowsStartAsTheMeanAndAreSaved) {
+  SharedScratch scratch;
+  write_training_rows(scratch);
+  options::RunOptions options = new_adapter(scratch, "tiny");
+  options.adapter.lora_target_modules = "v_proj";
+  options.adapter.lora_modules_to_save = "embed_tokens,lm_head";
+  options.model.resize_token_embeddings = 519;
+  {
+    const auto run = train::build_run(options, world());
+    auto weights = full_weights(*run);
+    const io::SafetensorsFolder base(options.model.model_name_or_path);
+    for (const char* name : {"model.embed_tokens.weight", "lm_head.weight"}) {
+      at::Tensor old = at::empty({512, 64}, at::kFloat);
+      model::read_elements(base, name, 0, old);
+      EXPECT_TRUE(at::equal(weights.at(name).narrow(0, 0, 512), old)) << name;
+      const at::Tensor mean = old.to(at::kDouble).mean(0);
+      for (std::int64_t row = 512; row < 519; ++row)
+        EXPECT_LE(relative_l2(weights.at(name)[row], mean), 1e-7) << name << " row " << row;
+    }
+  }
+  const auto tensors = trained_folder(options, scratch);
+  EXPECT_EQ(tensors.at("base_model.model.lm_head.weight").size(0), 519);
+}
+
+std::string refusal(const options::RunOptions& options) {
+  try {
+    train::build_run(options, world());
+  } catch (const Error& error) {
+    EXPECT_EQ(error.error_class(), ErrorClass::kUsage) << error.what();
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(GrownVocabulary, WhatCannotBeIsRefused) {
+  using ::testing::HasSubstr;
+  SharedScratch scratch;
+  write_training_rows(scratch);
+  options::RunOptions options = new_adapter(scratch, "tiny");
+  options.model.resize_token_embeddings = 500;
+  EXPECT_THAT(refusal(options), HasSubstr("--resize_token_embeddings 500: the model has 512 rows already"));
+  options.model.resize_token_embeddings = 520;
+  EXPECT_THAT(refusal(options), HasSubstr("new rows of model.embed_tokens would be trained nowhere"));
+  options.model.resize_token_embeddings = 0;
+  options.adapter.lora_modules_to_save = "emb_tokens";
+  EXPECT_THAT(refusal(options), HasSubstr("--lora_modules_to_save: 'emb_tokens' is no module with a weight"));
+  options.adapter.lora_modules_to_save = "lm_head";
+  options.adapter.ensure_weight_tying = true;
+  EXPECT_THAT(refusal(options), HasSubstr("--ensure_weight_tying: the head of this model has a weight of its own"));
+}
 
 }  // namespace
 }  // namespace shardtune::testing

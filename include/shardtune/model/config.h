@@ -28,7 +28,8 @@ struct StoredQuantisation {
 struct ModelConfig {
   std::int64_t vocab_size = 0, hidden_size = 0, intermediate_size = 0, layers = 0;
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0, max_positions = 0;
-  std::int64_t stored_vocab_size = 0;  ///< rows of table and head in the files: vocab_size unless the vocabulary was grown
+  std::int64_t stored_vocab_size =
+      0;  ///< rows of table and head in the files: vocab_size unless the vocabulary was grown
   double norm_epsilon = 1e-6;
   /// Row of the embedding that gets no gradient as an input (pad_token_id, as Transformers has it); -1: none.
   std::int64_t padding_index = -1;
