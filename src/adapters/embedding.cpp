@@ -12,15 +12,18 @@ enum Saved : std::size_t { kLow, kB, kSavedTensors };
 
 class LoraEmbedding : public model::EmbeddingAdapter {
  public:
-  LoraEmbedding(model::UnitSpec& unit, const model::ModelConfig& model, std::int64_t rank, double scaling)
+  LoraEmbedding(model::UnitSpec& unit, const model::ModelConfig& model, const std::string& name, std::int64_t rank,
+                double scaling)
       : scaling_(scaling), padding_(model.padding_index),
         a_(unit.add({.name = std::string(kEmbedding) + ".lora_embedding_A",
                      .shape = {rank, model.vocab_size},
                      .trainable = true,
+                     .adapter = name,
                      .initial = model::Initial::kZero})),
         b_(unit.add({.name = std::string(kEmbedding) + ".lora_embedding_B",
                      .shape = {model.hidden_size, rank},
                      .trainable = true,
+                     .adapter = name,
                      .initial = model::Initial::kUnitNormal})) {}
 
   void apply(at::Tensor& x, const at::Tensor& ids, const model::UnitTensors& unit,
@@ -55,9 +58,9 @@ class LoraEmbedding : public model::EmbeddingAdapter {
 
 model::EmbeddingAdapterFactory embedding_adapter_factory(const LoraConfig& config) {
   if (!config.modules.contains(kEmbedding)) return {};
-  return [rank = config.rank_of(kEmbedding), scaling = config.scaling_of(kEmbedding)](model::UnitSpec& unit,
-                                                                                      const model::ModelConfig& model) {
-    return std::make_unique<LoraEmbedding>(unit, model, rank, scaling);
+  return [name = config.name, rank = config.rank_of(kEmbedding), scaling = config.scaling_of(kEmbedding)](
+             model::UnitSpec& unit, const model::ModelConfig& model) {
+    return std::make_unique<LoraEmbedding>(unit, model, name, rank, scaling);
   };
 }
 

@@ -41,13 +41,25 @@ struct AdaptedLinear {
   std::size_t base = 0;
   std::int64_t in = 0, out = 0;
   std::uint32_t site = 0;
-  std::vector<std::unique_ptr<LinearAdapter>> adapters;  ///< in the order in which they act
+  struct Named {
+    std::string name;
+    std::unique_ptr<LinearAdapter> adapter;
+  };
+  std::vector<Named> adapters;  ///< in the order in which they act
 };
 
-class LoraLinearGroup : public model::LinearGroup {
+/// Makes the adapter of a linear; its parameters bear its name.
+AdaptedLinear::Named make_named(UnitSpec& unit, const LinearSpec& linear, const LoraConfig& config) {
+  const std::size_t first = unit.parameters.size();
+  AdaptedLinear::Named made{config.name, make_linear_adapter(unit, linear, config)};
+  for (std::size_t slot = first; slot < unit.parameters.size(); ++slot) unit.parameters[slot].adapter = config.name;
+  return made;
+}
+
+class LoraLinearGroup : public model::LinearGroup, public AdapterHost {
  public:
   LoraLinearGroup(UnitSpec& unit, const std::vector<LinearSpec>& linears, const LoraConfig& config)
-      : base_format_(config.base_format) {
+      : base_format_(config.base_format), specs_(linears) {
     for (const LinearSpec& linear : linears) {
       const bool saved = config.saved_modules.contains(linear.module);
       const bool packed = base_format_ && linear.module != "lm_head" && !saved;
@@ -59,10 +71,22 @@ class LoraLinearGroup : public model::LinearGroup {
                           .out = linear.out,
                           .site = linear.site,
                           .adapters = {}};
-      if (config.modules.contains(linear.module) && !saved)
-        entry.adapters.push_back(make_linear_adapter(unit, linear, config));
+      if (config.modules.contains(linear.module) && !saved) entry.adapters.push_back(make_named(unit, linear, config));
       linears_.push_back(std::move(entry));
     }
+  }
+
+  std::string weight() const override { return specs_.front().module + ".weight"; }
+
+  void add(const LoraConfig& config, UnitSpec& unit) override {
+    for (std::size_t i = 0; i < linears_.size(); ++i)
+      if (config.modules.contains(specs_[i].module))
+        linears_[i].adapters.push_back(make_named(unit, specs_[i], config));
+  }
+
+  void remove(const std::string& name) override {
+    for (AdaptedLinear& linear : linears_)
+      std::erase_if(linear.adapters, [&](const AdaptedLinear::Named& one) { return one.name == name; });
   }
 
   std::vector<at::Tensor> forward(const at::Tensor& x, const UnitTensors& unit,
@@ -113,7 +137,7 @@ class LoraLinearGroup : public model::LinearGroup {
 
   static std::vector<const LinearAdapter*> active_adapters(const AdaptedLinear& linear, const UnitTensors& unit) {
     std::vector<const LinearAdapter*> active;
-    for (const auto& adapter : linear.adapters)
+    for (const auto& [name, adapter] : linear.adapters)
       if (adapter->is_gathered(unit)) active.push_back(adapter.get());
     return active;
   }
@@ -127,14 +151,17 @@ class LoraLinearGroup : public model::LinearGroup {
   }
 
   std::optional<quant::Format> base_format_;
+  std::vector<LinearSpec> specs_;
   std::vector<AdaptedLinear> linears_;
 };
 
 }  // namespace
 
-model::LinearGroupFactory lora_linear_factory(const LoraConfig& config) {
-  return [config](UnitSpec& unit, const std::vector<LinearSpec>& linears) {
-    return std::make_unique<LoraLinearGroup>(unit, linears, config);
+model::LinearGroupFactory lora_linear_factory(const LoraConfig& config, const std::shared_ptr<AdapterHosts>& hosts) {
+  return [config, hosts](UnitSpec& unit, const std::vector<LinearSpec>& linears) {
+    auto group = std::make_unique<LoraLinearGroup>(unit, linears, config);
+    if (hosts) hosts->push_back(group.get());
+    return group;
   };
 }
 

@@ -113,6 +113,7 @@ void make_model(Run& run, const std::set<std::string>& explicitly_set) {
                                                     [](const std::string&) { return true; });
     return;
   }
+  run.adapter_hosts = std::make_shared<adapters::AdapterHosts>();
   const std::set<std::string>& saved = run.lora->saved_modules;
   check_new_rows_are_trained(run.config, *run.lora);
   for (const std::string& module : saved)
@@ -125,7 +126,7 @@ void make_model(Run& run, const std::set<std::string>& explicitly_set) {
   const bool untie =
       !run.lora->ties_saved_modules && (saved.contains("lm_head") || saved.contains("model.embed_tokens"));
   run.model = std::make_unique<model::LlamaModel>(
-      run.config, adapters::lora_linear_factory(*run.lora),
+      run.config, adapters::lora_linear_factory(*run.lora, run.adapter_hosts),
       [&saved](const std::string& module) { return saved.contains(module); }, untie,
       adapters::embedding_adapter_factory(*run.lora));
 }

@@ -98,6 +98,8 @@ bool skips(Run& run, double norm) {
 /// All of a step but the way of its micro-batches through the model.
 StepResult take_step(Run& run, const Counts& counts, std::int64_t step,
                      const std::function<std::vector<double>(double scale)>& forward_backward) {
+  if (!run.optimizer || !run.shards->trained_takes_part())
+    throw comm::AgreedError(ErrorClass::kUsage, "no adapter is trained, or it takes no part; name one and enable it");
   if (counts.targets == 0)
     throw comm::AgreedError(ErrorClass::kBadData,
                             fmt::format("step {} has no trained token: every label in it is ignored", step + 1));

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -28,6 +29,7 @@ using Pattern = std::vector<std::pair<std::string, T>>;
 
 /// What an adapter is: which modules, rank, scale, dropout, kind. A small value, made once.
 struct LoraConfig {
+  std::string name = "default";  ///< of this adapter among those of a model
   std::int64_t rank = 8;
   double alpha = 16;
   double dropout = 0;
@@ -91,9 +93,23 @@ std::set<std::string> resolve_saved_modules(const std::vector<std::string>& entr
 /// copies are both named or neither. Error(kUsage) for what cannot be together.
 void apply_saved_modules(LoraConfig& lora, const model::ModelConfig& config);
 
+/// A group of linears that takes further adapters, and gives them up.
+class AdapterHost {
+ public:
+  virtual ~AdapterHost() = default;
+  /// Name of a weight of its unit: by it the unit is found.
+  virtual std::string weight() const = 0;
+  /// Enters the parameters of adapter config.name into `unit`, where it has modules here.
+  virtual void add(const LoraConfig& config, model::UnitSpec& unit) = 0;
+  virtual void remove(const std::string& name) = 0;
+};
+using AdapterHosts = std::vector<AdapterHost*>;
+
 /// y = x W^T + scaling * (dropout(x) A^T) B^T for the modules in `config`, plain frozen linears for the others. The base is
 /// frozen; A [r, in] and B [out, r] take part in the type they are gathered in, with sums in fp32. Only x is kept for
 /// backward; dropped copies are made again from the key. Source: Hu et al., LoRA; PEFT's LoraLayer.
-model::LinearGroupFactory lora_linear_factory(const LoraConfig& config);
+/// `hosts`, when given, gets the groups that the factory makes; the model owns them.
+model::LinearGroupFactory lora_linear_factory(const LoraConfig& config,
+                                              const std::shared_ptr<AdapterHosts>& hosts = nullptr);
 
 }  // namespace shardtune::adapters

@@ -64,6 +64,7 @@ class ShardedModel {
   /// The adapter "before", "" for none, is no longer trained and "after" is: its parameters are trainable in `stages`. Gradient sums
   /// are forgotten. The optimizer belongs to the adapter that it was made for.
   void set_trained(const std::string& before, const std::string& after, const std::vector<model::UnitSpec>& stages);
+  bool trained_takes_part() const { return trained_takes_part_; }
   /// The shard of an adapter that is not trained.
   FlatShard& adapter(const std::string& name, std::size_t unit);
 

@@ -32,6 +32,8 @@ class LlamaModel {
 
   const ModelConfig& config() const { return config_; }
   const std::vector<UnitSpec>& units() const { return units_; }
+  /// For adapters, which enter their parameters behind the others.
+  std::vector<UnitSpec>& units_for_adapters() { return units_; }
   std::size_t layers() const { return layers_.size(); }
   std::size_t head_unit() const { return layers_.size() + 1; }
   const DecoderLayer& layer(std::size_t i) const { return layers_[i]; }

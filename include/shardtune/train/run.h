@@ -45,7 +45,8 @@ struct Run {
   std::unique_ptr<comm::Mesh> mesh;
   fsdp::Policy policy;
   model::ModelConfig config;
-  std::optional<adapters::LoraConfig> lora;  ///< nothing: full fine-tuning
+  std::optional<adapters::LoraConfig> lora;  ///< the adapter that is trained; nothing: full fine-tuning
+  std::shared_ptr<adapters::AdapterHosts> adapter_hosts;  ///< where the model takes further adapters
   std::vector<data::Row> train_rows, eval_rows;
   data::RowStatistics train_statistics, eval_statistics;
   std::unique_ptr<data::Loader> train_loader, eval_loader;

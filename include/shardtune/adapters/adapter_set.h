@@ -1,0 +1,39 @@
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "shardtune/adapters/lora.h"
+#include "shardtune/model/llama.h"
+
+namespace shardtune::adapters {
+
+/// The named adapters of one model: which there are and what they are. It enters their parameters into the model's units and takes
+/// them out; the shards follow (fsdp::ShardedModel::add_adapter and the like). No communication.
+class AdapterSet {
+ public:
+  /// `hosts` as lora_linear_factory() filled them for `model`, which was made with `first`.
+  AdapterSet(std::shared_ptr<const AdapterHosts> hosts, const LoraConfig& first, model::LlamaModel& model);
+
+  std::vector<std::string> names() const;
+  bool contains(const std::string& name) const { return configs_.contains(name); }
+  /// Error(kUsage) for a name that is not there; it lists those that are.
+  const LoraConfig& config(const std::string& name) const;
+
+  /// Enters the adapter config.name, which is not trained yet. Error(kUsage) for a name that is taken, and for kinds that must be a
+  /// run's only adapter: those that train whole modules or touch the embedding.
+  void add(const LoraConfig& config);
+  void remove(const std::string& name);
+  /// Makes the parameters of `name` trainable and all others not; "": none.
+  void mark_trained(const std::string& name);
+  /// The model's units with the parameters of one adapter alone.
+  std::vector<model::UnitSpec> parameters_of(const std::string& name) const;
+
+ private:
+  std::shared_ptr<const AdapterHosts> hosts_;
+  model::LlamaModel& model_;
+  std::map<std::string, LoraConfig> configs_;
+};
+
+}  // namespace shardtune::adapters

@@ -1,0 +1,148 @@
+#include "shardtune/train/run_adapters.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <xxhash.h>
+
+#include <algorithm>
+
+#include "first_values.h"
+#include "shardtune/adapters/peft_folder.h"
+#include "shardtune/comm/agree.h"
+#include "shardtune/core/error.h"
+#include "shardtune/export/export.h"
+#include "shardtune/model/weights.h"
+
+namespace shardtune::train {
+
+RunAdapters::RunAdapters(Run& run)
+    : run_(run), set_(run.adapter_hosts, *run.lora, *run.model), trained_(run.lora->name), active_{run.lora->name} {}
+
+void RunAdapters::agree_on(const std::string& what, const std::string& arguments) const {
+  const std::string text = what + '\n' + arguments;
+  const std::uint64_t own = XXH3_64bits(text.data(), text.size());
+  const std::vector<std::uint64_t> all = run_.communicator->gather_values(own);
+  if (!std::ranges::all_of(all, [&](std::uint64_t one) { return one == all.front(); }))
+    throw comm::AgreedError(ErrorClass::kUsage,
+                            fmt::format("ranks ask for different changes of the adapters; this one for {} ({})", what,
+                                        arguments.empty() ? "nothing" : arguments));
+}
+
+void RunAdapters::enter(const adapters::LoraConfig& config, const io::SafetensorsFolder* folder) {
+  run_.shards->add_adapter(config.name, run_.model->units());
+  comm::agree(*run_.communicator, [&] {
+    for (std::size_t unit = 0; unit < run_.shards->units(); ++unit)
+      run_.shards->adapter(config.name, unit)
+          .for_each_range([&](std::size_t slot, std::int64_t begin, std::int64_t, const at::Tensor& part) {
+            const model::Parameter& parameter = run_.shards->spec(unit).parameters[slot];
+            if (folder != nullptr) model::read_elements(*folder, adapters::peft_name(parameter.name), begin, part);
+            else fill_first_values(part, begin, parameter, run_.options.data.seed);
+          });
+  });
+}
+
+void RunAdapters::add(const adapters::LoraConfig& config) {
+  agree_on("add", fmt::format("{} {} {}", config.name, config.rank, config.alpha));
+  comm::agree(*run_.communicator, [&] { set_.add(config); });
+  enter(config, nullptr);
+}
+
+void RunAdapters::load(const std::string& name, const std::filesystem::path& path) {
+  agree_on("load", name + " from " + path.string());
+  std::optional<io::SafetensorsFolder> folder;
+  adapters::LoraConfig config;
+  comm::agree(*run_.communicator, [&] {
+    config = adapters::read_lora_config(path, run_.config);
+    config.name = name;
+    config.dropout = run_.options.adapter.lora_dropout;
+    folder.emplace(path, "adapter_model");
+    set_.add(config);
+    try {
+      adapters::check_adapter_weights(*folder, set_.parameters_of(name));
+    } catch (...) {
+      set_.remove(name);
+      throw;
+    }
+  });
+  enter(config, &*folder);
+}
+
+void RunAdapters::remove(const std::string& name) {
+  agree_on("delete", name);
+  comm::agree(*run_.communicator, [&] {
+    set_.config(name);
+    if (name == trained_)
+      fail(ErrorClass::kUsage, "adapter '{}' is being trained and cannot be deleted; train another, or none, first",
+           name);
+  });
+  set_.remove(name);
+  active_.erase(name);
+  resting_.erase(name);
+  run_.shards->remove_adapter(name, run_.model->units());
+}
+
+void RunAdapters::apply() {
+  std::set<std::string> others = enabled_ ? active_ : std::set<std::string>{};
+  others.erase(trained_);
+  run_.shards->set_active(std::move(others), enabled_ && active_.contains(trained_));
+}
+
+void RunAdapters::set_active(const std::set<std::string>& names) {
+  agree_on("set_active", fmt::format("{}", fmt::join(names, ", ")));
+  comm::agree(*run_.communicator, [&] {
+    for (const std::string& name : names) set_.config(name);
+    if (!trained_.empty() && !names.contains(trained_))
+      fail(ErrorClass::kUsage, "adapter '{}' is being trained and must take part; train another, or none, first",
+           trained_);
+  });
+  active_ = names;
+  apply();
+}
+
+void RunAdapters::set_enabled(bool enabled) {
+  agree_on("set_enabled", enabled ? "true" : "false");
+  enabled_ = enabled;
+  apply();
+}
+
+void RunAdapters::exchange_shards(const std::string& name) {
+  set_.mark_trained(name);
+  run_.shards->set_trained(trained_, name, run_.model->units());
+  trained_ = name;
+}
+
+void RunAdapters::set_trained(const std::string& name) {
+  if (!trained_.empty()) resting_[trained_] = std::move(run_.optimizer);
+  exchange_shards(name);
+  run_.lora.reset();
+  run_.optimizer.reset();
+  if (name.empty()) return;
+  run_.lora = set_.config(name);
+  auto rested = resting_.extract(name);
+  run_.optimizer = rested ? std::move(rested.mapped()) : optim::make_optimizer(run_.options.optim, *run_.shards);
+}
+
+void RunAdapters::train(const std::string& name) {
+  agree_on("train", name);
+  comm::agree(*run_.communicator, [&] {
+    if (!name.empty()) set_.config(name);
+  });
+  if (name != trained_) set_trained(name);
+  if (!name.empty()) active_.insert(name);
+  apply();
+}
+
+void RunAdapters::save(const std::string& name, const std::filesystem::path& folder) {
+  agree_on("save", name + " to " + folder.string());
+  comm::agree(*run_.communicator, [&] { set_.config(name); });
+  const std::string before = trained_;
+  // What is written is what is trained; the switch moves no data.
+  if (name != before) exchange_shards(name);
+  exporting::write_adapter(folder, set_.config(name), run_.options.model.model_name_or_path, *run_.shards,
+                           *run_.communicator, run_.precision.trained);
+  if (name != before) exchange_shards(before);
+  apply();
+}
+
+}  // namespace shardtune::train
