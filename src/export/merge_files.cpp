@@ -47,6 +47,7 @@ void write_config(const fs::path& folder, const fs::path& base, const MergePlan&
     if (config.contains(key) || (!spelled && std::string_view(key) == "dtype"))
       config[key] = torch_type_name(plan.type);
   if (plan.untied) config["tie_word_embeddings"] = false;
+  config["vocab_size"] = plan.vocabulary;
   io::write_file_atomic(folder / "config.json", config.dump(2) + "\n");
 }
 

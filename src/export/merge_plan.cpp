@@ -49,13 +49,13 @@ void add_sources(const MergeSources& sources, ResultTensor& tensor) {
   }
 }
 
-bool any_touches(const MergeSources& sources, const std::string& module) {
-  return std::ranges::any_of(sources.adapters, [&](const auto& adapter) { return touches(*adapter, module); });
-}
-
 void list_tensors(const MergeSources& sources, MergePlan& plan) {
-  plan.untied =
-      sources.config.tied_embeddings && (any_touches(sources, kTableModule) || any_touches(sources, "lm_head"));
+  // One table under both names stays one.
+  const bool stays_tied = std::ranges::all_of(sources.adapters, [](const auto& adapter) {
+    return adapter->lora.ties_saved_modules || !(touches(*adapter, kTableModule) || touches(*adapter, "lm_head"));
+  });
+  plan.untied = sources.config.tied_embeddings && !stays_tied;
+  plan.vocabulary = sources.config.vocab_size;
   const model::Parameter& embedding = sources.units.front().parameters.front();
   for (const model::UnitSpec& unit : sources.units) {
     std::vector<model::Parameter> parameters = unit.parameters;

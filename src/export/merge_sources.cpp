@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <set>
@@ -105,6 +106,17 @@ void check_sum(const MergeSources& sources) {
              adapter->folder.string(), module);
 }
 
+/// New rows are nowhere but in an adapter.
+void check_grown(const MergeSources& sources) {
+  if (sources.config.vocab_size == sources.config.stored_vocab_size) return;
+  for (const char* module : {adapters::kEmbedding, "lm_head"})
+    if (std::ranges::none_of(sources.adapters,
+                             [&](const auto& adapter) { return adapter->lora.saved_modules.contains(module); }))
+      fail(ErrorClass::kUsage,
+           "--resize_token_embeddings {}: no adapter holds the new rows of {} (modules_to_save); leave the option out",
+           sources.config.vocab_size, module);
+}
+
 void check_base(MergeSources& sources) {
   // Only files that are quantised already have packed parameters.
   adapters::LoraConfig none;
@@ -125,8 +137,10 @@ void check_base(MergeSources& sources) {
 MergeSources open_sources(const MergeRequest& request) {
   MergeSources sources;
   sources.config = model::read_config(request.base);
+  if (request.vocabulary > 0) model::grow_vocabulary(sources.config, request.vocabulary);
   open_adapters(request, sources);
   check_sum(sources);
+  check_grown(sources);
   sources.form = settle_form(request, sources);
   sources.base = std::make_unique<io::SafetensorsFolder>(request.base);
   check_base(sources);

@@ -228,6 +228,9 @@ Rows adapter_rows() {
       only_with(lora,
                 {"adapter_name_or_path", group, "", Text{"FOLDER"}, in_adapter(&AdapterOptions::adapter_name_or_path),
                  "PEFT adapter folder to start from instead of new adapter weights."}),
+      only_with(lora,
+                {"other_adapters", group, "", Text{"NAME=FOLDER,..."}, in_adapter(&AdapterOptions::other_adapters),
+                 "PEFT adapter folders that take part beside that adapter and stay as they are."}),
   };
 }
 

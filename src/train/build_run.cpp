@@ -13,6 +13,7 @@
 #include "shardtune/core/ops.h"
 #include "shardtune/quant/options.h"
 #include "shardtune/train/run.h"
+#include "shardtune/train/run_adapters.h"
 
 namespace shardtune::train {
 namespace {
@@ -170,6 +171,7 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
   if (!shapes_only && request.before_weights) request.before_weights(*run);
   if (!shapes_only) load_weights(*run, *files);
   run->shards->base_loaded();
+  load_other_adapters(*run);
   std::vector<bool> kept = choose_kept_layers(*run, explicitly_set);
   comm::agree(communicator, [&] {
     StepSettings step{.compute_type = run->precision.compute,

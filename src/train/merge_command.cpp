@@ -62,6 +62,7 @@ void run_merge_command(const options::ParseResult& parsed, comm::Communicator& c
       .dtype = options.model.dtype,
       .quantised_by_option = given.contains("use_4bit_quantization") || given.contains("use_8bit_quantization"),
       .quant = options.quant,
+      .vocabulary = options.model.resize_token_embeddings,
       .merge = options.merge};
   comm::agree_on_root(communicator, [&] {
     fmt::print("merging {} into {} (base: {}) on {}\n", request.adapters, request.base.string(),

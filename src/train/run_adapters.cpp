@@ -31,6 +31,7 @@ void RunAdapters::agree_on(const std::string& what, const std::string& arguments
 
 void RunAdapters::enter(const adapters::LoraConfig& config, const io::SafetensorsFolder* folder) {
   run_.shards->add_adapter(config.name, run_.model->units());
+  if (run_.shapes_only) return;
   comm::agree(*run_.communicator, [&] {
     for (std::size_t unit = 0; unit < run_.shards->units(); ++unit)
       run_.shards->adapter(config.name, unit)
@@ -50,22 +51,23 @@ void RunAdapters::add(const adapters::LoraConfig& config) {
 
 void RunAdapters::load(const std::string& name, const std::filesystem::path& path) {
   agree_on("load", name + " from " + path.string());
-  std::optional<io::SafetensorsFolder> folder;
+  std::optional<io::SafetensorsFolder> files;
   adapters::LoraConfig config;
   comm::agree(*run_.communicator, [&] {
     config = adapters::read_lora_config(path, run_.config);
     config.name = name;
     config.dropout = run_.options.adapter.lora_dropout;
-    folder.emplace(path, "adapter_model");
+    if (!run_.shapes_only) files.emplace(path, "adapter_model");
     set_.add(config);
+    if (!files) return;
     try {
-      adapters::check_adapter_weights(*folder, set_.parameters_of(name));
+      adapters::check_adapter_weights(*files, set_.parameters_of(name));
     } catch (...) {
       set_.remove(name);
       throw;
     }
   });
-  enter(config, &*folder);
+  enter(config, files ? &*files : nullptr);
 }
 
 void RunAdapters::remove(const std::string& name) {
@@ -143,6 +145,39 @@ void RunAdapters::save(const std::string& name, const std::filesystem::path& fol
                            *run_.communicator, run_.precision.trained);
   if (name != before) exchange_shards(before);
   apply();
+}
+
+namespace {
+
+/// "a=FOLDER,b=FOLDER" in its order.
+std::vector<std::pair<std::string, std::string>> named_folders(const std::string& text) {
+  std::vector<std::pair<std::string, std::string>> entries;
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t end = std::min(text.find(',', at), text.size());
+    const std::string entry = text.substr(at, end - at);
+    const std::size_t equals = entry.find('=');
+    if (equals == std::string::npos || equals == 0 || equals + 1 == entry.size())
+      fail(ErrorClass::kUsage,
+           "--other_adapters: '{}' is not NAME=FOLDER; give for example style=out/style,facts=out/facts", entry);
+    entries.emplace_back(entry.substr(0, equals), entry.substr(equals + 1));
+    at = end + 1;
+  }
+  return entries;
+}
+
+}  // namespace
+
+void load_other_adapters(Run& run) {
+  if (run.options.adapter.other_adapters.empty()) return;
+  std::vector<std::pair<std::string, std::string>> entries;
+  comm::agree(*run.communicator, [&] { entries = named_folders(run.options.adapter.other_adapters); });
+  RunAdapters adapters(run);
+  std::set<std::string> active = adapters.active();
+  for (const auto& [name, folder] : entries) {
+    adapters.load(name, folder);
+    active.insert(name);
+  }
+  adapters.set_active(active);
 }
 
 }  // namespace shardtune::train

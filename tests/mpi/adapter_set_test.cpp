@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "shardtune/adapters/peft_folder.h"
 #include "shardtune/comm/agree.h"
 #include "shardtune/comm/self.h"
 #include "shardtune/core/error.h"

@@ -18,6 +18,7 @@ struct MergeRequest {
   std::string dtype = "auto";  ///< of the result: auto (as the files) | float32 | bfloat16
   bool quantised_by_option = false;  ///< `quant` was given; otherwise the adapters' folders say what their base was
   quant::QuantOptions quant{};
+  std::int64_t vocabulary = 0;  ///< rows that the adapters' table and head were grown to; 0: as the base has them
   MergeOptions merge{};
 };
 

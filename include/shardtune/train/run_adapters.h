@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "shardtune/adapters/adapter_set.h"
+#include "shardtune/io/safetensors.h"
 #include "shardtune/train/run.h"
 
 namespace shardtune::train {
@@ -58,5 +59,8 @@ class RunAdapters {
   bool enabled_ = true;
   std::map<std::string, std::unique_ptr<optim::Optimizer>> resting_;  ///< of adapters that were trained before
 };
+
+/// The adapters of --other_adapters, which take part from now on. Collective.
+void load_other_adapters(Run& run);
 
 }  // namespace shardtune::train
