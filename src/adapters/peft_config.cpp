@@ -68,7 +68,8 @@ void name_keys(const std::string& where, F read) {
          {std::pair("--lora_target_modules", "'target_modules'"), std::pair("--exclude_modules", "'exclude_modules'"),
           std::pair("--layers_to_transform", "'layers_to_transform'"),
           std::pair("--layers_pattern", "'layers_pattern'"), std::pair("--rank_pattern", "'rank_pattern'"),
-          std::pair("--alpha_pattern", "'alpha_pattern'"), std::pair("--lora_modules_to_save", "'modules_to_save'")})
+          std::pair("--alpha_pattern", "'alpha_pattern'"), std::pair("--lora_modules_to_save", "'modules_to_save'"),
+          std::pair("--ensure_weight_tying", "'ensure_weight_tying'")})
       for (std::size_t at = reason.find(option); at != std::string::npos; at = reason.find(option))
         reason.replace(at, std::string_view(option).size(), key);
     fail(ErrorClass::kBadModel, "{}: {}", where, reason);

@@ -60,7 +60,9 @@ TEST(LoraConfig, FromAFolder) {
 TEST(LoraConfig, KindsThatAreNotComputedAreRefused) {
   EXPECT_THAT(refusal([](json& c) { c["fan_in_fan_out"] = true; }), ::testing::HasSubstr("'fan_in_fan_out'"));
   EXPECT_THAT(refusal([](json& c) { c["bias"] = "some"; }), ::testing::HasSubstr("'bias'"));
-  EXPECT_THAT(refusal([](json& c) { c["modules_to_save"] = {"lm_head"}; }), ::testing::HasSubstr("'modules_to_save'"));
+  EXPECT_THAT(refusal([](json& c) { c["modules_to_save"] = {"lm_haed"}; }),
+              ::testing::HasSubstr("'modules_to_save': 'lm_haed' is no module with a weight"));
+  EXPECT_THAT(refusal([](json& c) { c["ensure_weight_tying"] = true; }), ::testing::HasSubstr("weight of its own"));
   EXPECT_THAT(refusal([](json& c) { c["peft_type"] = "LOHA"; }), ::testing::HasSubstr("peft_type"));
   EXPECT_THAT(refusal([](json& c) { c["r"] = 0; }), ::testing::HasSubstr("'r'"));
   EXPECT_THAT(refusal([](json& c) { c.erase("target_modules"); }), ::testing::HasSubstr("target_modules"));
