@@ -57,6 +57,11 @@ std::string describe_trained(const Run& run) {
         fmt::format("LoRA: r {}, alpha {}, scale {:.6g}, dropout {}, on {}:{}\n", lora.rank, lora.alpha, lora.scaling(),
                     lora.dropout, counted(lora.modules.size(), "module"), describe_modules(lora.modules));
   }
+  if (run.lora && !run.lora->saved_modules.empty())
+    text += fmt::format("trained whole: {}:{}\n", counted(run.lora->saved_modules.size(), "module"),
+                        describe_modules(run.lora->saved_modules));
+  if (!run.options.adapter.other_adapters.empty())
+    text += fmt::format("frozen adapters that take part: {}\n", run.options.adapter.other_adapters);
   return text + fmt::format("trained: {} of {} weights ({:.4f} %) in {}\n", trained, total,
                             100.0 * static_cast<double>(trained) / static_cast<double>(total),
                             counted(tensors, "tensor"));

@@ -153,6 +153,7 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
     run->precision = choose_precision(options, run->config, ops::has_fp16() || plans_gpus(*run));
     if (run->precision.loss_scaling) run->scaler.emplace();
     make_model(*run, explicitly_set);
+    check_other_adapters(*run);
     if (shapes_only) run->train_rows = shapes_only->rows.empty() ? synthetic_rows(options) : shapes_only->rows;
     else read_data(*run);
     make_loaders(*run);

@@ -167,13 +167,22 @@ std::vector<std::pair<std::string, std::string>> named_folders(const std::string
 
 }  // namespace
 
+void check_other_adapters(const Run& run) {
+  if (run.options.adapter.other_adapters.empty()) return;
+  std::set<std::string> names = {run.lora->name};
+  for (const auto& [name, folder] : named_folders(run.options.adapter.other_adapters)) {
+    if (!names.insert(name).second)
+      fail(ErrorClass::kUsage, "--other_adapters: the name '{}' is taken; the run's own adapter is '{}'", name,
+           run.lora->name);
+    adapters::read_lora_config(folder, run.config);
+  }
+}
+
 void load_other_adapters(Run& run) {
   if (run.options.adapter.other_adapters.empty()) return;
-  std::vector<std::pair<std::string, std::string>> entries;
-  comm::agree(*run.communicator, [&] { entries = named_folders(run.options.adapter.other_adapters); });
   RunAdapters adapters(run);
   std::set<std::string> active = adapters.active();
-  for (const auto& [name, folder] : entries) {
+  for (const auto& [name, folder] : named_folders(run.options.adapter.other_adapters)) {
     adapters.load(name, folder);
     active.insert(name);
   }

@@ -230,6 +230,51 @@ TEST(AdapterSet, FrozenAdaptersAndTheBaseStayAsTheyAre) {
     EXPECT_EQ(run->shards->frozen(unit).local().const_data_ptr(), base[unit].const_data_ptr());
 }
 
+TEST(AdapterSet, TrainingGoesOnWhereItStopped) {
+  SharedScratch scratch;
+  write_training_rows(scratch);
+  const auto step = [](train::Run& run, std::int64_t number) {
+    train::train_step(run, reference_batches(run, number), number);
+  };
+  const auto straight = train::build_run(run_options(scratch / "rows.jsonl", "FULL_SHARD"), world());
+  for (std::int64_t number = 0; number < 4; ++number) step(*straight, number);
+  const auto run = train::build_run(run_options(scratch / "rows.jsonl", "FULL_SHARD"), world());
+  train::RunAdapters set(*run);
+  for (std::int64_t number = 0; number < 2; ++number) step(*run, number);
+  set.add(config_of(kShapes[1], run->config));
+  set.train("second");
+  step(*run, 2);
+  set.train("default");
+  set.set_active({"default"});
+  for (std::int64_t number = 2; number < 4; ++number) step(*run, number);
+  EXPECT_EQ(weights_hash(*run), weights_hash(*straight));
+}
+
+TEST(OtherAdapters, TakePartAndStayFrozen) {
+  SharedScratch scratch;
+  write_training_rows(scratch);
+  options::RunOptions options = run_options(scratch / "rows.jsonl", "FULL_SHARD");
+  std::vector<std::filesystem::path> folders;
+  {
+    const auto run = train::build_run(options, world());
+    train::RunAdapters set(*run);
+    set.add(config_of(kShapes[1], run->config));
+    for (const char* name : {"second", "default"}) {
+      set.train(name);
+      for (std::int64_t step = 0; step < 2; ++step) train::train_step(*run, reference_batches(*run, step), step);
+      folders.push_back(scratch / name);
+      on_rank_0([&] { std::filesystem::create_directories(folders.back()); });
+      set.save(name, folders.back());
+    }
+    world().barrier();
+  }
+  options.adapter.adapter_name_or_path = folders[1].string();
+  options.adapter.other_adapters = "second=" + folders[0].string();
+  const auto run = train::build_run(options, world());
+  EXPECT_LE(relative_l2(logits_of(*run), logits_with(folders, scratch)), 1e-5);
+  EXPECT_EQ(full_weights(*run).size(), read_tensors(folders[1] / "adapter_model.safetensors").size());
+}
+
 template <typename F>
 std::string refusal(F call) {
   try {
@@ -263,6 +308,17 @@ TEST(AdapterSet, WhatCannotBeIsRefusedAndChangesNothing) {
   EXPECT_THAT(refusal([&] { train::train_step(*run, reference_batches(*run, 0), 0); }), HasSubstr("takes no part"));
   set.set_enabled(true);
   EXPECT_TRUE(at::equal(logits, logits_of(*run)));
+}
+
+TEST(OtherAdapters, WhatCannotBeIsRefused) {
+  SharedScratch scratch;
+  write_training_rows(scratch);
+  options::RunOptions options = run_options(scratch / "rows.jsonl", "FULL_SHARD");
+  const auto build = [&] { train::build_run(options, world()); };
+  options.adapter.other_adapters = "style";
+  EXPECT_THAT(refusal(build), HasSubstr("--other_adapters: 'style' is not NAME=FOLDER"));
+  options.adapter.other_adapters = "default=somewhere";
+  EXPECT_THAT(refusal(build), HasSubstr("the name 'default' is taken"));
 }
 
 TEST(AdapterSet, RanksThatAskForDifferentThingsAllLearnIt) {

@@ -60,7 +60,9 @@ class RunAdapters {
   std::map<std::string, std::unique_ptr<optim::Optimizer>> resting_;  ///< of adapters that were trained before
 };
 
-/// The adapters of --other_adapters, which take part from now on. Collective.
+/// Whether --other_adapters names folders of adapters, before anything large is read. No communication.
+void check_other_adapters(const Run& run);
+/// Those adapters, which take part from now on. Collective.
 void load_other_adapters(Run& run);
 
 }  // namespace shardtune::train
