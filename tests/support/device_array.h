@@ -4,9 +4,18 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace shardtune::testing {
+
+/// Why a test that needs a device is to be skipped; empty when there is one.
+inline std::string no_device() {
+  int count = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code == cudaSuccess && count > 0) return "";
+  return std::string("no CUDA device: ") + cudaGetErrorString(code);
+}
 
 /// Device memory with the values of a vector, or zeroed.
 template <typename T>

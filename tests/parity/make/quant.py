@@ -5,8 +5,7 @@ code_tables, blockwise_8bit and int8 are copied whole. Of four_bit.safetensors e
 case (README.md beside this script); left out are the second matrix of whole blocks (160 x 64), what was derived and not made
 by bitsandbytes (absmax_nearest), packed bytes of double quantisation that equal those without it, and dequantised values that
 others stand for. Of adamw_8bit.safetensors the fp32 tensors stay: first values, gradients of ten steps, states after steps 1, 2
-and 10. Their parameters come from adamw.py. prequantised.safetensors holds layer 0 of a checkpoint that Transformers saved
-quantised.
+and 10. Their parameters come from adamw.py.
 
 Usage: quant.py REFERENCE_FOLDER [--out tests/parity/data/quant]
 """
@@ -60,8 +59,6 @@ def main():
     write("four_bit", four_bit(read("four_bit")))
     write("adamw_8bit", {name: tensor for name, tensor in read("adamw_8bit").items()
                          if name.startswith(ADAMW) and not name.endswith(".param")})
-    write("prequantised", {name: tensor for name, tensor in read("prequantised_nf4_tiny/model").items()
-                           if ".layers.0." in name and "layernorm" not in name})
 
 
 if __name__ == "__main__":

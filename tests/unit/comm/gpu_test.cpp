@@ -16,9 +16,7 @@ namespace {
 class Gpu : public ::testing::Test {
  protected:
   void SetUp() override {
-    int count = 0;
-    const cudaError_t code = cudaGetDeviceCount(&count);
-    if (code != cudaSuccess || count == 0) GTEST_SKIP() << "no CUDA device: " << cudaGetErrorString(code);
+    if (const std::string reason = no_device(); !reason.empty()) GTEST_SKIP() << reason;
     const auto self = comm::make_self_communicator();
     streams_ = comm::make_device_streams(comm::select_device(*self));
     nccl_ = comm::make_nccl_communicator(comm::make_self_communicator(), streams_);

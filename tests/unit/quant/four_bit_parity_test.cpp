@@ -112,9 +112,11 @@ TEST(FourBitParity, ArraysBecomeTheSameRecords) {
 }
 
 TEST(FourBitParity, PrequantisedCheckpoint) {
-  const Reference checkpoint("prequantised");
+  // Saved by Transformers; layer 0 of it.
+  const Reference checkpoint("../models/tiny-nf4/model");
   std::size_t count = 0;
   for (const std::string& name : checkpoint.stems(".nested_absmax")) {
+    if (name.find(".layers.0.") == std::string::npos) continue;
     SCOPED_TRACE(name);
     const auto packed = checkpoint[name].as<std::uint8_t>();
     const auto codes = checkpoint[name + ".absmax"].as<std::uint8_t>();

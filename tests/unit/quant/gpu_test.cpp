@@ -15,9 +15,7 @@ using shardtune::testing::DeviceArray;
 class Gpu : public ::testing::Test {
  protected:
   void SetUp() override {
-    int count = 0;
-    const cudaError_t code = cudaGetDeviceCount(&count);
-    if (code != cudaSuccess || count == 0) GTEST_SKIP() << "no CUDA device: " << cudaGetErrorString(code);
+    if (const std::string reason = shardtune::testing::no_device(); !reason.empty()) GTEST_SKIP() << reason;
   }
 };
 
