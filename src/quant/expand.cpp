@@ -158,8 +158,17 @@ void expand(std::size_t entry_bytes, Stores stores, const void* products, const 
   }
 }
 
+void store_past_the_caches(const void* from, std::size_t bytes, void* out) {
+  const std::size_t lines = reinterpret_cast<std::uintptr_t>(out) % 64 == 0 ? bytes / 64 : 0;
+  const auto* read = static_cast<const __m128i*>(from);
+  auto* write = static_cast<__m128i*>(out);
+  for (std::size_t i = 0; i < 4 * lines; ++i) _mm_stream_si128(write + i, _mm_loadu_si128(read + i));
+  std::memcpy(write + 4 * lines, read + 4 * lines, bytes - 64 * lines);
+}
+
 void finish_stores() { _mm_sfence(); }
 #else
+void store_past_the_caches(const void* from, std::size_t bytes, void* out) { std::memcpy(out, from, bytes); }
 void expand(std::size_t, Stores, const void*, const void*, std::int64_t, std::int64_t, void*) {
   SHARDTUNE_CHECK(false, "there are no vector levels on this processor");
 }

@@ -18,6 +18,10 @@ enum class Stores { kNormal, kPastTheCaches };
 void expand(std::size_t entry_bytes, Stores stores, const void* products, const void* packed, std::int64_t chunks,
             std::int64_t chunks_per_block, void* out);
 
+/// Copies `bytes` that a core's nearest cache holds past the caches to `out`, where that is a multiple of 64 bytes; else as memcpy
+/// does.
+void store_past_the_caches(const void* from, std::size_t bytes, void* out);
+
 /// After stores past the caches, before another thread is told that the results are there.
 void finish_stores();
 
