@@ -66,7 +66,7 @@ auto in_merge(Value MergeOptions::*value) {
 constexpr std::uint64_t kMaxSteps = 1'000'000'000;
 constexpr std::uint64_t kMaxTokens = 16'777'216;
 constexpr std::uint64_t kMaxRows = 65'536;
-constexpr std::uint64_t kMaxVocabulary = 16'777'216;
+constexpr std::uint64_t kMaxVocabulary = 1'048'576;
 // The optimizer computes in fp32, which holds 1.2e-38 to 3.4e38; what lies between is room for products of these values.
 constexpr double kTiny = 1e-30, kHuge = 1e30;
 constexpr NumberRange kPositive{.min = kTiny, .max = kHuge};
