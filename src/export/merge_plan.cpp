@@ -19,18 +19,6 @@ namespace {
 
 constexpr std::int64_t kLeastRows = 64;
 
-/// Transformers' order within a layer; its files are cut along it.
-constexpr std::array<std::string_view, 9> kOrderInLayer = {
-    "self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight",
-    "self_attn.o_proj.weight", "mlp.gate_proj.weight",    "mlp.up_proj.weight",
-    "mlp.down_proj.weight",    "input_layernorm.weight",  "post_attention_layernorm.weight"};
-
-std::size_t place_in_unit(const model::Parameter& parameter) {
-  for (std::size_t i = 0; i < kOrderInLayer.size(); ++i)
-    if (parameter.name.ends_with(kOrderInLayer[i])) return i;
-  return parameter.name.ends_with("lm_head.weight") ? kOrderInLayer.size() : 0;
-}
-
 std::string module_of(const std::string& weight) { return weight.substr(0, weight.rfind('.')); }
 
 void add_sources(const MergeSources& sources, ResultTensor& tensor) {
@@ -59,7 +47,7 @@ void list_tensors(const MergeSources& sources, MergePlan& plan) {
   const model::Parameter& embedding = sources.units.front().parameters.front();
   for (const model::UnitSpec& unit : sources.units) {
     std::vector<model::Parameter> parameters = unit.parameters;
-    std::ranges::stable_sort(parameters, {}, place_in_unit);
+    std::ranges::sort(parameters, {}, &model::Parameter::name);
     for (const model::Parameter& parameter : parameters) {
       if (parameter.borrowed && !plan.untied) continue;
       ResultTensor tensor;
@@ -71,6 +59,8 @@ void list_tensors(const MergeSources& sources, MergePlan& plan) {
       plan.tensors.push_back(std::move(tensor));
     }
   }
+  // Transformers 5 writes in the order of the names, with numbers in them by value.
+  std::ranges::stable_partition(plan.tensors, [](const ResultTensor& one) { return one.name == "lm_head.weight"; });
 }
 
 /// As split_torch_state_dict_into_shards(): tensors in their order, a new file when the next would be too much, one that is too

@@ -46,7 +46,7 @@ struct MergePlan {
   at::ScalarType type{};  ///< of the result
   bool untied = false;  ///< a tied model gets a head of its own
   std::int64_t vocabulary = 0;  ///< rows of table and head
-  std::vector<ResultTensor> tensors;  ///< in the order in which Transformers has them
+  std::vector<ResultTensor> tensors;  ///< in the order in which Transformers writes them
   std::vector<ResultFile> files;
   std::vector<std::pair<std::size_t, std::uint64_t>> places;  ///< file and offset of each tensor's first byte
   std::vector<RowBlock> blocks;  ///< the same for any number of ranks

@@ -213,6 +213,17 @@ TEST(MergeFiles, CutAsTransformersCutsThem) {
     const auto in_file = read_tensors(request.output / index["weight_map"][name].get<std::string>());
     EXPECT_TRUE(in_file.contains(name)) << name;
   }
+  // What save_pretrained(max_shard_size="200KB") of Transformers 5.24 made of the same model.
+  for (const auto& [name, number] : std::map<std::string, int>{{"lm_head", 1},
+                                                               {"model.embed_tokens", 2},
+                                                               {"model.layers.0.mlp.down_proj", 2},
+                                                               {"model.layers.0.mlp.gate_proj", 3},
+                                                               {"model.layers.1.mlp.down_proj", 3},
+                                                               {"model.layers.1.self_attn.v_proj", 4},
+                                                               {"model.layers.3.mlp.down_proj", 5},
+                                                               {"model.layers.3.mlp.gate_proj", 6},
+                                                               {"model.norm", 6}})
+    EXPECT_EQ(index["weight_map"][name + ".weight"], fmt::format("model-{:05}-of-00006.safetensors", number)) << name;
   EXPECT_EQ(index["metadata"]["total_size"], bytes);
   EXPECT_EQ(index["metadata"]["total_parameters"], bytes / 4);
   for (const auto& [name, tensor] : tensors_of(model("tiny"))) EXPECT_TRUE(index["weight_map"].contains(name)) << name;
