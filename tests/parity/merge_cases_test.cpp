@@ -24,20 +24,28 @@ fs::path merge(const std::string& base, const std::string& adapter, const fs::pa
   return output;
 }
 
-/// Mean loss of each row, without an adapter.
-void expect_row_losses(const fs::path& model, const json& expected) {
+/// Mean loss of each row.
+std::vector<double> row_losses(const options::RunOptions& options) {
   const auto communicator = comm::make_self_communicator();
-  options::RunOptions options = plain_options(model, case_folder() / "rows-uneven.jsonl");
-  options.adapter.use_peft_lora = true;
   const auto run = train::build_run(options, *communicator);
-  ASSERT_EQ(run->train_rows.size(), expected.size());
-  for (std::size_t row = 0; row < expected.size(); ++row) {
+  std::vector<double> losses;
+  for (std::size_t row = 0; row < run->train_rows.size(); ++row) {
     const auto batch = data::collate(run->train_rows, {static_cast<std::int64_t>(row)});
-    // New adapters have B = 0: the model is as it lies in the folder.
-    EXPECT_NEAR(run->engine->evaluate(batch) / static_cast<double>(batch.target_count), expected[row].get<double>(),
-                2e-4)
-        << "row " << row;
+    losses.push_back(run->engine->evaluate(batch) / static_cast<double>(batch.target_count));
   }
+  return losses;
+}
+
+/// New adapters have B = 0: the model is as it lies in the folder.
+std::vector<double> row_losses(const fs::path& model) {
+  return row_losses(plain_options(model, case_folder() / "rows-uneven.jsonl"));
+}
+
+void expect_row_losses(const fs::path& model, const json& expected) {
+  const auto found = row_losses(model);
+  ASSERT_EQ(found.size(), expected.size());
+  for (std::size_t row = 0; row < found.size(); ++row)
+    EXPECT_NEAR(found[row], expected[row].get<double>(), 2e-4) << "row " << row;
 }
 
 void expect_first_values(const fs::path& model, const std::string& tensor, const json& expected) {
@@ -93,6 +101,31 @@ TEST(CaseA43, DequantisedByDefaultAndTheOriginalOnRequest) {
   expect_row_losses(original, expected["merged_onto_full_precision_base"]);
   EXPECT_EQ(read_json(trained / "merge.json")["merge_base"], "trained");
   EXPECT_EQ(read_json(original / "merge.json")["merge_base"], "original");
+}
+
+/// The merged model has the losses of the run it comes from, whatever its base was.
+TEST(MergedModel, IsTheModelThatWasTrained) {
+  quant::QuantOptions int8, fp4, nested;
+  int8.use_8bit_quantization = true;
+  fp4.use_4bit_quantization = nested.use_4bit_quantization = nested.use_nested_quant = true;
+  fp4.bnb_4bit_quant_type = "fp4";
+  nested.bnb_4bit_blocksize = 256;
+  std::vector<double> before;
+  for (const auto& quant : {int8, fp4, nested}) {
+    Scratch scratch;
+    exporting::MergeRequest request;
+    request.quantised_by_option = true;
+    request.quant = quant;
+    const auto merged = row_losses(merge("base-gqa", "lora-plain", scratch / "out", request));
+    options::RunOptions run = plain_options(case_folder() / "base-gqa", case_folder() / "rows-uneven.jsonl");
+    run.quant = quant;
+    run.adapter.adapter_name_or_path = (case_folder() / "lora-plain").string();
+    const auto trained = row_losses(run);
+    ASSERT_EQ(merged.size(), trained.size());
+    for (std::size_t row = 0; row < merged.size(); ++row) EXPECT_NEAR(merged[row], trained[row], 1e-5) << "row " << row;
+    EXPECT_NE(merged, before);
+    before = merged;
+  }
 }
 
 }  // namespace
