@@ -178,8 +178,10 @@ std::uint64_t working_bytes(const MergeSources& sources, const MergePlan& plan) 
     std::uint64_t bytes = static_cast<std::uint64_t>(rows * tensor.columns()) * 4 * 6;
     std::int64_t rank = 0;
     for (const LowRankPart& part : tensor.parts) rank += part.rank;
-    bytes += static_cast<std::uint64_t>(rank * (rows + tensor.columns())) * 4 * 3;
+    // Factors of several adapters are read one by one and then put together.
+    bytes += static_cast<std::uint64_t>(rank * (rows + tensor.columns())) * 4 * (tensor.parts.size() > 1 ? 2 : 1);
     if (tensor.quantised && !sources.form.stored) bytes += tensor.elements() / 64 * 4 + (8U << 20);
+    bytes += 32U << 20;  // what is read before it is converted, and its check
     most = std::max(most, bytes);
   }
   return most;
