@@ -12,6 +12,7 @@
 #include "shardtune/checkpoint/base_fingerprint.h"
 #include "shardtune/comm/self.h"
 #include "shardtune/core/error.h"
+#include "shardtune/core/ops.h"
 #include "support/runs.h"
 
 namespace shardtune::testing {
@@ -198,6 +199,66 @@ TEST(MergeBlocks, ProductsOfBlocksHaveTheBitsOfTheWhole) {
       ASSERT_TRUE(at::equal(part, whole.narrow(0, i * each, rows))) << out << " x " << in << ", rank " << rank;
       ASSERT_TRUE(at::equal(at::linalg_vector_norm(part, 2, 1), norms.narrow(0, i * each, rows)));
     }
+  }
+}
+
+void write_random(const fs::path& file, const std::map<std::string, std::vector<std::int64_t>>& shapes) {
+  std::vector<at::Tensor> values;
+  std::vector<io::TensorView> views;
+  for (const auto& [name, shape] : shapes) {
+    values.push_back(at::randn(shape));
+    views.push_back({name, Dtype::kF32, shape, ops::bytes_of(values.back())});
+  }
+  io::write_safetensors(file, views, {{"format", "pt"}});
+}
+
+/// A model of one layer whose matrices have several quantisation records each, and an adapter on one of them.
+void write_wide_model(const fs::path& base, const fs::path& adapter) {
+  for (const fs::path& folder : {base, adapter}) fs::create_directory(folder);
+  json config = read_json(case_folder() / "base-gqa/config.json");
+  config.update({{"hidden_size", 128},
+                 {"intermediate_size", 512},
+                 {"num_hidden_layers", 1},
+                 {"vocab_size", 64},
+                 {"num_attention_heads", 4},
+                 {"num_key_value_heads", 2},
+                 {"head_dim", 32},
+                 {"pad_token_id", nullptr}});
+  std::ofstream(base / "config.json") << config;
+  const std::string layer = "model.layers.0.";
+  write_random(base / "model.safetensors", {{"model.embed_tokens.weight", {64, 128}},
+                                            {"lm_head.weight", {64, 128}},
+                                            {"model.norm.weight", {128}},
+                                            {layer + "input_layernorm.weight", {128}},
+                                            {layer + "post_attention_layernorm.weight", {128}},
+                                            {layer + "self_attn.q_proj.weight", {128, 128}},
+                                            {layer + "self_attn.k_proj.weight", {64, 128}},
+                                            {layer + "self_attn.v_proj.weight", {64, 128}},
+                                            {layer + "self_attn.o_proj.weight", {128, 128}},
+                                            {layer + "mlp.gate_proj.weight", {512, 128}},
+                                            {layer + "mlp.up_proj.weight", {512, 128}},
+                                            {layer + "mlp.down_proj.weight", {128, 512}}});
+  json lora = read_json(case_folder() / "lora-plain/adapter_config.json");
+  lora.update({{"target_modules", {"up_proj"}}, {"r", 4}});
+  std::ofstream(adapter / "adapter_config.json") << lora;
+  write_random(adapter / "adapter_model.safetensors",
+               {{"base_model.model." + layer + "mlp.up_proj.lora_A.weight", {4, 128}},
+                {"base_model.model." + layer + "mlp.up_proj.lora_B.weight", {512, 4}}});
+}
+
+/// Blocks that begin inside a record, or with a later one, find the scales of their own rows.
+TEST(MergeBlocks, QuantisedMatricesOfSeveralRecords) {
+  Scratch scratch;
+  write_wide_model(scratch / "base", scratch / "adapter");
+  for (const bool nested : {true, false}) {
+    MergeRequest request = request_of(scratch / "base", scratch / "adapter", scratch / fmt::format("whole-{}", nested));
+    quantise(request, nested);
+    merge(request);
+    const std::string whole = file_bytes(request.output / "model.safetensors");
+    const SmallBlocks blocks;
+    request.output = scratch / fmt::format("rows-{}", nested);
+    merge(request);
+    EXPECT_TRUE(file_bytes(request.output / "model.safetensors") == whole) << "double quantisation: " << nested;
   }
 }
 
