@@ -172,7 +172,10 @@ TEST_P(MergeModules, AsPeft) {
   EXPECT_EQ(file_bytes(request.output / "model.safetensors"), file_bytes(scratch / "out/model.safetensors"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Runs, MergeModules, ::testing::Values(ModuleCase{"tied-saved", "base-tied", true}),
+INSTANTIATE_TEST_SUITE_P(Runs, MergeModules,
+                         ::testing::Values(ModuleCase{"gqa-embedding", "base-gqa", false},
+                                           ModuleCase{"tied-embedding", "base-tied", true},
+                                           ModuleCase{"tied-saved", "base-tied", true}),
                          [](const auto& one) {
                            std::string name = one.param.name;
                            std::erase(name, '-');

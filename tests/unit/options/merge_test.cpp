@@ -13,8 +13,9 @@ Strings merge(Strings more = {}) {
 }
 
 TEST(Merge, HasItsOwnOptionsAndFewOfARun) {
-  const auto parsed = run(merge({"--adapter_weights", "0.5,2", "--merge_base", "original", "--max_shard_size", "5GB",
-                                 "--dtype", "bfloat16", "--use_4bit_quantization", "--use_nested_quant"}));
+  const auto parsed =
+      run(merge({"--adapter_weights", "0.5,2", "--merge_base", "original", "--max_shard_size", "5GB", "--dtype",
+                 "bfloat16", "--resize_token_embeddings", "600", "--use_4bit_quantization", "--use_nested_quant"}));
   EXPECT_EQ(parsed.options.command, "merge");
   EXPECT_EQ(parsed.options.merge.adapter_weights, "0.5,2");
   EXPECT_EQ(parsed.options.merge.merge_base, "original");
