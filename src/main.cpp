@@ -10,6 +10,8 @@
 #include "shardtune/core/ledger_allocator.h"
 #include "shardtune/core/memory_reserve.h"
 #include "shardtune/options/run_options.h"
+#include "shardtune/train/evaluate.h"
+#include "shardtune/train/generate.h"
 #include "shardtune/train/merge_command.h"
 #include "shardtune/train/plan.h"
 #include "shardtune/train/threads.h"
@@ -40,6 +42,13 @@ int run_plan(const options::ParseResult& parsed) {
   }
 }
 
+void run_command(const options::ParseResult& parsed, comm::Communicator& communicator) {
+  if (parsed.options.command == "evaluate") return train::run_evaluate_command(parsed, communicator);
+  if (parsed.options.command == "merge") return train::run_merge_command(parsed, communicator);
+  if (parsed.options.command == "generate") return train::run_generate_command(parsed, communicator);
+  train::train(parsed, communicator);
+}
+
 int run(int argc, char** argv) {
   options::ParseResult parsed;
   std::exception_ptr parse_error;
@@ -62,8 +71,7 @@ int run(int argc, char** argv) {
     });
     train::choose_threads(*communicator);
     comm::agree(*communicator, [&] { ops::choose_blas(parsed.options.model.blas); });
-    if (parsed.options.command == "merge") train::run_merge_command(parsed, *communicator);
-    else train::train(parsed, *communicator);
+    run_command(parsed, *communicator);
     return 0;
   } catch (const comm::AgreedError& error) {
     // Every rank is here: rank 0 speaks, all leave in order.

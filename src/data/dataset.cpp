@@ -4,11 +4,11 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "line_reader.h"
+#include "messages.h"
+#include "record_lines.h"
 #include "shardtune/core/error.h"
 #include "shardtune/data/chat.h"
-#include "shardtune/io/json.h"
-#include "utf8.h"
+#include "shardtune/data/prompts.h"
 
 namespace shardtune::data {
 namespace {
@@ -47,37 +47,16 @@ class ExampleReader {
          where, options_.dataset_text_field, names.empty() ? "no column" : names);
   }
 
-  static std::string text_of(const nlohmann::json& value, const char* what, const std::string& where) {
-    if (!value.is_string())
-      fail(ErrorClass::kBadData, "{}: {} must be a string, found {}", where, what, value.type_name());
-    return value.get<std::string>();
-  }
-
   std::vector<std::int32_t> from_text(const nlohmann::json& value, const std::string& where) const {
-    std::string text = text_of(value, ("column '" + options_.dataset_text_field + "'").c_str(), where);
+    std::string text = text_of(value, "column '" + options_.dataset_text_field + "'", where);
     const Tokenizer& tokenizer = tokenizer_();
     const std::string& eos = tokenizer.eos_token();
     if (!eos.empty() && !text.ends_with(eos)) text += eos;
-    std::vector<std::int32_t> ids = tokenizer.encode(text, true);
-    // A text that brings its own BOS (rendered by a template) gets no second one from the post-processor.
-    const auto bos = tokenizer.bos_id();
-    if (bos && ids.size() >= 2 && ids[0] == *bos && ids[1] == *bos && text.starts_with(tokenizer.bos_token()) &&
-        !text.substr(tokenizer.bos_token().size()).starts_with(tokenizer.bos_token()))
-      ids.erase(ids.begin());
-    return ids;
+    return encode_text(tokenizer, text);
   }
 
   std::vector<std::int32_t> from_messages(const nlohmann::json& value, const std::string& where) {
-    if (!value.is_array() || value.empty())
-      fail(ErrorClass::kBadData, "{}: 'messages' must be a list with at least one message", where);
-    std::vector<Message> messages;
-    for (std::size_t i = 0; i < value.size(); ++i) {
-      const std::string here = fmt::format("{}: message {}", where, i + 1);
-      const nlohmann::json& entry = value[i];
-      if (!entry.is_object() || !entry.contains("role") || !entry.contains("content"))
-        fail(ErrorClass::kBadData, "{} must be an object with 'role' and 'content'", here);
-      messages.push_back({text_of(entry["role"], "'role'", here), text_of(entry["content"], "'content'", here)});
-    }
+    const std::vector<Message> messages = parse_messages(value, where);
     const Tokenizer& tokenizer = tokenizer_();
     if (!renderer_) renderer_.emplace(tokenizer, options_.chat_template_format);
     try {
@@ -125,28 +104,16 @@ class ExampleReader {
   std::int64_t model_vocabulary_;
 };
 
-bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
-
 }  // namespace
 
 std::vector<Example> read_examples(const std::filesystem::path& file, const DataOptions& options,
                                    const TokenizerSource& tokenizer, std::int64_t model_vocabulary) {
   ExampleReader reader(options, tokenizer, model_vocabulary);
   std::vector<Example> examples;
-  LineReader lines(file);
-  while (lines.next()) {
-    if (is_blank(lines.line())) continue;
-    const std::string where = fmt::format("{} line {}", file.string(), lines.number());
-    const std::size_t valid = utf8_error_offset(lines.line());
-    if (valid != lines.line().size())
-      fail(ErrorClass::kBadData, "{}: not UTF-8 at byte {} of the line; convert the file to UTF-8", where, valid + 1);
-    if (lines.line().starts_with("\xEF\xBB\xBF"))
-      fail(ErrorClass::kBadData, "{}: begins with a byte order mark; only the start of the file may have one", where);
-    const io::JsonLimits limits{
-        .max_bytes = LineReader::kMaxLineBytes, .max_depth = 64, .max_values = LineReader::kMaxLineBytes};
-    examples.push_back(reader.read(io::parse_json(lines.line(), where, ErrorClass::kBadData, limits), where));
-    examples.back().line = lines.number();
-  }
+  for_each_record(file, [&](const nlohmann::json& record, const std::string& where, std::int64_t line) {
+    examples.push_back(reader.read(record, where));
+    examples.back().line = line;
+  });
   if (examples.empty()) fail(ErrorClass::kBadData, "{}: the data set holds no record", file.string());
   return examples;
 }

@@ -28,6 +28,26 @@ void Schedule::leave_forward(std::size_t unit, bool training) {
   else model_.reshard(unit);
 }
 
+bool Schedule::stays(std::size_t unit) const {
+  const auto& stages = model_.stages_of(unit);
+  const bool one_end_alone = stages.size() == 1 && (unit == table_ || unit == last_);
+  return policy_.reshard == Reshard::kAfterBackward && (table_apart_ || !one_end_alone);
+}
+
+void Schedule::leave_pass(std::size_t unit) {
+  if (!stays(unit)) model_.reshard(unit);
+}
+
+void Schedule::leave_turn_of_pass() {
+  if (!stays(last_)) model_.reshard(last_);
+  if (table_apart_ && !stays(table_)) model_.reshard(table_);
+}
+
+void Schedule::end_passes() {
+  for (std::size_t unit = 0; unit < model_.units(); ++unit)
+    if (model_.is_gathered(unit)) model_.reshard(unit);
+}
+
 void Schedule::enter_turn() {
   if (table_apart_) model_.unshard(table_);
   model_.unshard(last_);

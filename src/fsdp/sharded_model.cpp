@@ -148,7 +148,7 @@ void ShardedModel::make_buffers() {
     bytes[1] = trained_elements[1] = 0;
   }
   for (std::size_t p = 0; p < pools_.size(); ++p) {
-    {
+    if (settings_.gradients) {
       const LedgerScope gradients(Purpose::kGradients);
       gradient_buffers_[p] = at::empty({trained_elements[p]}, on_device(at::kFloat));
     }
@@ -157,7 +157,7 @@ void ShardedModel::make_buffers() {
     pools_[p].occupants.resize(count);
   }
   // One rank alone sends nothing.
-  if (alone) return;
+  if (alone || !settings_.gradients) return;
   const LedgerScope gradients(Purpose::kGradients);
   const std::int64_t largest = *std::max_element(trained_elements.begin(), trained_elements.end());
   receive_buffer_ = at::empty({largest}, on_device(settings_.reduce_type));

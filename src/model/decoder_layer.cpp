@@ -26,6 +26,12 @@ void for_each_slice(const StepContext& context, F visit) {
   }
 }
 
+/// Puts new rows behind the `length` ones that `kept` holds; gives all of them.
+at::Tensor enter(const at::Tensor& kept, std::int64_t length, const at::Tensor& rows) {
+  kept.narrow(0, length, rows.size(0)).copy_(rows);
+  return kept.narrow(0, 0, length + rows.size(0));
+}
+
 }  // namespace
 
 DecoderLayer::DecoderLayer(const ModelConfig& config, std::int64_t index, UnitSpec& unit,
@@ -49,8 +55,8 @@ DecoderLayer::DecoderLayer(const ModelConfig& config, std::int64_t index, UnitSp
 DecoderLayer::~DecoderLayer() = default;
 DecoderLayer::DecoderLayer(DecoderLayer&&) noexcept = default;
 
-at::Tensor DecoderLayer::attend(const at::Tensor& x, const UnitTensors& unit, const StepContext& context,
-                                SliceSaved* saved) const {
+DecoderLayer::Projected DecoderLayer::project(const at::Tensor& x, const UnitTensors& unit,
+                                              const StepContext& context) const {
   const std::int64_t tokens = x.size(0);
   const at::Tensor weight = unit.weights[norm_].to(x.scalar_type());
   auto qkv = qkv_->forward(ops::rms_norm(x, weight, config_.norm_epsilon), unit, context);
@@ -59,6 +65,12 @@ at::Tensor DecoderLayer::attend(const at::Tensor& x, const UnitTensors& unit, co
   const at::Tensor v = qkv[2].view({tokens, config_.kv_heads, config_.head_dim});
   ops::apply_rotary(q, context.cosine, context.sine, /*inverse=*/false);
   ops::apply_rotary(k, context.cosine, context.sine, /*inverse=*/false);
+  return {q, k, v};
+}
+
+at::Tensor DecoderLayer::attend(const at::Tensor& x, const UnitTensors& unit, const StepContext& context,
+                                SliceSaved* saved) const {
+  const auto [q, k, v] = project(x, unit, context);
   const at::Tensor attended = ops::attention(q, k, v, context.segments, saved ? &saved->attention : nullptr);
   at::Tensor middle = output_->forward(attended, unit, context)[0].add_(x);
   if (saved != nullptr) {
@@ -83,6 +95,29 @@ at::Tensor DecoderLayer::forward(const at::Tensor& x, const UnitTensors& unit, c
   for_each_slice(context, [&](std::int64_t first, std::int64_t count, const StepContext& slice) {
     SliceSaved* of_slice = saved ? &saved->slices.emplace_back() : nullptr;
     put_rows(result, x.size(0), first, forward_slice(x.narrow(0, first, count), unit, slice, of_slice));
+  });
+  return result;
+}
+
+at::Tensor DecoderLayer::extend(const at::Tensor& x, const UnitTensors& unit, const StepContext& context,
+                                LayerCache& cache, std::span<const std::int64_t> lengths) const {
+  at::Tensor result;
+  std::size_t sequence = 0;
+  for_each_slice(context, [&](std::int64_t first, std::int64_t count, const StepContext& slice) {
+    const at::Tensor rows = x.narrow(0, first, count);
+    const auto [q, k, v] = project(rows, unit, slice);
+    std::vector<at::Tensor> keys, values;
+    std::int64_t token = 0;
+    for (const std::int32_t tokens : slice.segments) {
+      const std::int64_t length = lengths[sequence];
+      keys.push_back(enter(cache.keys[sequence], length, k.narrow(0, token, tokens)));
+      values.push_back(enter(cache.values[sequence], length, v.narrow(0, token, tokens)));
+      token += tokens;
+      ++sequence;
+    }
+    const at::Tensor attended = ops::cached_attention(q, slice.segments, keys, values);
+    const at::Tensor middle = output_->forward(attended, unit, slice)[0].add_(rows);
+    put_rows(result, x.size(0), first, feed_forward_->forward(middle, unit, slice, nullptr, nullptr));
   });
   return result;
 }

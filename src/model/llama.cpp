@@ -119,6 +119,16 @@ struct TargetRows {
   }
 };
 
+/// Rows of logits [n, V] whose target has the largest one.
+std::int64_t count_correct(const at::Tensor& logits, const at::Tensor& targets) {
+  ops::Largest largest;
+  ops::add_largest(largest, logits, 0);
+  std::int64_t correct = 0;
+  for (std::int64_t n = 0; n < targets.size(0); ++n)
+    correct += largest.classes[static_cast<std::size_t>(n)] == targets.const_data_ptr<std::int64_t>()[n];
+  return correct;
+}
+
 }  // namespace
 
 LlamaModel::LossResult LlamaModel::loss(const at::Tensor& x, std::span<const std::int32_t> targets, UnitTensors& head,
@@ -138,6 +148,7 @@ LlamaModel::LossResult LlamaModel::loss(const at::Tensor& x, std::span<const std
     const at::Tensor normed = ops::rms_norm(hidden, norm, config_.norm_epsilon);
     at::Tensor logits = head_->forward(normed, head, chunk_context)[0];
     if (logits.scalar_type() != at::kBFloat16) logits = logits.to(at::kFloat);
+    if (!want_gradient) result.correct += count_correct(logits, rows.classes.narrow(0, first, count));
     result.loss_sum += ops::cross_entropy_in_place(logits, rows.classes.narrow(0, first, count), scale, want_gradient);
     if (!want_gradient) continue;
     const at::Tensor logit_gradient = logits.to(x.scalar_type());

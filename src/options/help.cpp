@@ -41,6 +41,13 @@ std::string needs_text(const OptionSpec& spec) {
   return fmt::format(" Only with {} = {}.", spec.needs->option, fmt::join(spec.needs->values, " or "));
 }
 
+/// Of an option that some commands do not have, but for those whose group says it.
+std::string commands_text(const OptionSpec& spec) {
+  const auto having = commands_of(spec);
+  if (!spec.command.empty() || having.size() == commands().size()) return "";
+  return fmt::format(" For {}.", fmt::join(having, ", "));
+}
+
 /// Plain text and booleans need no sentence of their own in --help.
 std::string range_sentence(const OptionSpec& spec) {
   if (std::holds_alternative<Text>(spec.allowed) || std::holds_alternative<Flag>(spec.allowed)) return "";
@@ -52,7 +59,9 @@ std::string help_entry(const OptionSpec& spec) {
   const std::string unit = spec.unit.empty() ? "" : fmt::format("  [{}]", spec.unit);
   const std::string ending = spec.required ? "Required." : fmt::format("Default: {}.", default_text(spec));
   return fmt::format("  --{} {}{}\n", spec.name, placeholder(spec), unit) +
-         wrap(fmt::format("{}{}{} {}", spec.help, range_sentence(spec), needs_text(spec), ending), kIndent);
+         wrap(
+             fmt::format("{}{}{}{} {}", spec.help, range_sentence(spec), needs_text(spec), commands_text(spec), ending),
+             kIndent);
 }
 
 /// '|' would end the cell.
@@ -67,10 +76,10 @@ std::string markdown_row(const OptionSpec& spec) {
   const bool flag = std::holds_alternative<Flag>(spec.allowed);
   return fmt::format("| `{}` | {} | {} | {} | {}{} |\n", spec.name, bare ? "-" : default_text(spec),
                      flag ? "a boolean" : cell(allowed_text(spec)), spec.unit.empty() ? "-" : spec.unit,
-                     cell(spec.help), needs_text(spec));
+                     cell(spec.help), needs_text(spec) + commands_text(spec));
 }
 
-constexpr std::string_view kMarkdownHead = R"(# Options of `shardtune train`, `shardtune plan` and `shardtune merge`
+constexpr std::string_view kMarkdownHead = R"(# Options of `shardtune`
 
 This page is made from the table in `src/options/option_table.cpp`. Do not edit it; write it anew with
 `build/shardtune help-markdown > docs/options.md`.
@@ -118,6 +127,10 @@ in the file.
 
 ## Options that belong together
 
+- `evaluate` and `generate` take the file (and the environment) of a training run: options in it that they do not have are
+  without effect; on their command line such an option is refused.
+- In `evaluate` and `generate`, `adapter_name_or_path` turns `use_peft_lora` on by itself; `--use_peft_lora False` is the
+  model without the adapter that a file names.
 - `max_steps` above 0 wins over `num_train_epochs`, also when both are given (as in Transformers).
 - An option that the table marks "Only with ..." is refused when it is given and its condition does not hold, unless a
   stronger place has turned the condition off.
@@ -133,14 +146,17 @@ std::string help_text() {
       "Usage: mpirun -np RANKS shardtune train --config FILE [--NAME VALUE ...]\n"
       "       shardtune plan --world_size RANKS [--config FILE] [--NAME VALUE ...]\n"
       "       [mpirun -np RANKS] shardtune merge --model_name_or_path FOLDER \\\n"
-      "           --adapter_name_or_path FOLDER --output_dir FOLDER [--NAME VALUE ...]\n\n" +
+      "           --adapter_name_or_path FOLDER --output_dir FOLDER [--NAME VALUE ...]\n"
+      "       mpirun -np RANKS shardtune evaluate|generate [--config FILE] [--NAME VALUE ...]\n\n" +
       wrap(
           "Fine-tunes a Llama model from a Hugging Face folder. mpirun or srun starts one process "
           "(rank) for each device; "
           "all ranks get the same options. 'shardtune plan' tells, without weights and without a GPU, what a rank of "
           "such a job needs; it takes the same options and those of the group Planning, and is started once, without "
           "mpirun. 'shardtune merge' adds adapters to their base and writes a model folder; it takes the model, the "
-          "adapters, what the base of their run was, and the options of the group Merging.",
+          "adapters, what the base of their run was, and the options of the group Merging. "
+          "'shardtune evaluate' measures the loss of a model, with or without an adapter, on a data set; "
+          "'shardtune generate' lets it continue prompts.",
           0) +
       "\nExamples:\n"
       "  mpirun -np 2 shardtune train --config configs/smollm2_lora_quickstart.ini\n"

@@ -14,6 +14,7 @@ using fsdp::FsdpOptions;
 using model::ModelOptions;
 using optim::OptimOptions;
 using quant::QuantOptions;
+using train::GenerateOptions;
 using train::PlanOptions;
 using train::TrainOptions;
 
@@ -60,6 +61,11 @@ auto in_plan(Value PlanOptions::*value) {
 template <typename Value>
 auto in_merge(Value MergeOptions::*value) {
   return in(&RunOptions::merge, value);
+}
+
+template <typename Value>
+auto in_generate(Value GenerateOptions::*value) {
+  return in(&RunOptions::generate, value);
 }
 
 // More steps, tokens or rows than any run has; a larger value is a slip of the finger.
@@ -187,7 +193,7 @@ Rows data_rows() {
       elsewhere({"shuffle_dataset"}, {"shuffle", group, "", Flag{}, in_data(&DataOptions::shuffle),
                                       "Another order of the training rows in each epoch."}),
       {"seed", group, "", IntegerRange{0, std::numeric_limits<std::uint64_t>::max()}, in_data(&DataOptions::seed),
-       "Seed of the row order, the new adapter weights and dropout."},
+       "Seed of the row order, the new adapter weights and dropout; of sampled tokens."},
   };
 }
 
@@ -378,7 +384,8 @@ Rows evaluation_rows() {
        "Evaluate before the first step too, whatever eval_strategy says."},
       elsewhere({"eval_batch_size"},
                 {"per_device_eval_batch_size", group, "rows", IntegerRange{1, kMaxRows},
-                 in_train(&TrainOptions::per_device_eval_batch_size), "Rows of one evaluation batch on each rank."}),
+                 in_train(&TrainOptions::per_device_eval_batch_size),
+                 "Rows of one evaluation batch on each rank; prompts that a rank continues together."}),
   };
 }
 
@@ -386,7 +393,9 @@ Rows output_rows() {
   const std::string_view group = "Output and checkpoints";
   return {
       required({"output_dir", group, "", Text{"FOLDER"}, in_train(&TrainOptions::output_dir),
-                "Folder of the run: metrics, checkpoints and the trained weights."}),
+                "Folder of the run: metrics, checkpoints and the trained weights. For evaluate, which does not require "
+                "it: where "
+                "eval_results.json is written."}),
       {"overwrite_output_dir", group, "", Flag{}, in_train(&TrainOptions::overwrite_output_dir),
        "Start anew in a folder that already holds a run."},
       {"save_strategy", group, "", Choices{{"no", "steps", "epoch"}}, in_train(&TrainOptions::save_strategy),
@@ -401,6 +410,32 @@ Rows output_rows() {
       {"resume_from_checkpoint", group, "", PathOrFlag{}, in_train(&TrainOptions::resume_from_checkpoint),
        "Go on from this checkpoint folder; True or the option alone: from the newest complete one in output_dir."},
   };
+}
+
+Rows generation_rows() {
+  const std::string_view group = "Generation (shardtune generate)";
+  const Needs sampling{"do_sample", {"True"}};
+  Rows rows = {
+      {"prompt", group, "", Text{"TEXT"}, in_generate(&GenerateOptions::prompt), "Text to continue, as it is."},
+      {"prompts", group, "", Text{"FILE"}, in_generate(&GenerateOptions::prompts),
+       "JSON Lines file of prompts: each record has `prompt` (a text to continue) or `messages` (a conversation to "
+       "answer)."},
+      {"output", group, "", Text{"FILE"}, in_generate(&GenerateOptions::output),
+       "JSON Lines file for the results; otherwise they are printed."},
+      {"max_new_tokens", group, "tokens", IntegerRange{1, kMaxTokens}, in_generate(&GenerateOptions::max_new_tokens),
+       "Longest continuation of a prompt."},
+      {"do_sample", group, "", Flag{}, in_generate(&GenerateOptions::do_sample),
+       "Draw each token from the model's distribution; otherwise the likeliest one is taken."},
+      only_with(sampling, {"temperature", group, "", kPositive, in_generate(&GenerateOptions::temperature),
+                           "Divides the logits: below 1 likely tokens become more likely."}),
+      only_with(sampling, {"top_p", group, "", NumberRange{.min = 0, .max = 1, .above_min = true},
+                           in_generate(&GenerateOptions::top_p),
+                           "Draw from the likeliest tokens alone that together have this probability."}),
+      only_with(sampling, {"top_k", group, "tokens", IntegerRange{0, kMaxTokens}, in_generate(&GenerateOptions::top_k),
+                           "Draw from so many of the likeliest tokens; 0: from all (Transformers has 50)."}),
+  };
+  for (OptionSpec& row : rows) row = only_of("generate", std::move(row));
+  return rows;
 }
 
 Rows planning_rows() {
@@ -453,8 +488,9 @@ Rows merging_rows() {
 const std::vector<OptionSpec>& option_table() {
   static const Rows table = [] {
     Rows all;
-    for (const auto rows : {general_rows, model_rows, data_rows, adapter_rows, quantisation_rows, sharding_rows,
-                            optimizer_rows, training_rows, evaluation_rows, output_rows, planning_rows, merging_rows}) {
+    for (const auto rows :
+         {general_rows, model_rows, data_rows, adapter_rows, quantisation_rows, sharding_rows, optimizer_rows,
+          training_rows, evaluation_rows, output_rows, generation_rows, planning_rows, merging_rows}) {
       for (OptionSpec& row : rows()) all.push_back(std::move(row));
     }
     return all;

@@ -31,20 +31,44 @@ void check_needs(Winners& winners, RunOptions& options) {
   }
 }
 
-/// What other commands have alone. `merge` can be given the file of a training run: its options that it does not have are without
-/// effect.
+/// What other commands have alone. `merge`, `evaluate` and `generate` can be given the file of a training run: its options that they do
+/// not have are without effect.
 void check_command(Winners& winners, RunOptions& options) {
   const std::string& command = options.command;
+  const bool uses_results = command == "merge" || command == "evaluate" || command == "generate";
   for (auto& [name, given] : winners) {
     const OptionSpec& spec = *find_option(name);
     if (takes(command, spec)) continue;
-    if (command != "merge" || !takes("train", spec) || given.origin == Origin::kCommandLine)
+    if (!uses_results || !takes("train", spec) || given.origin == Origin::kCommandLine)
       fail(ErrorClass::kUsage, "{}: option {} is for 'shardtune {}'; remove it from '{}'", given.place, name,
            fmt::join(commands_of(spec), "', 'shardtune "), command);
     given.source += ", without effect";
     given.in_effect = false;
     set_default(spec, options);
   }
+}
+
+/// Where nothing is trained, use_peft_lora means the adapter of adapter_name_or_path, which turns it on by itself.
+void settle_adapter(const Winners& winners, RunOptions& options) {
+  if (options.command != "evaluate" && options.command != "generate") return;
+  adapters::AdapterOptions& adapter = options.adapter;
+  const auto given = winners.find("use_peft_lora");
+  if (given == winners.end()) adapter.use_peft_lora = !adapter.adapter_name_or_path.empty();
+  if (adapter.use_peft_lora && adapter.adapter_name_or_path.empty())
+    fail(ErrorClass::kUsage,
+         "{}: option use_peft_lora = {}: no adapter is named; give adapter_name_or_path, or --use_peft_lora False for "
+         "the model without one",
+         given->second.place, given->second.value);
+}
+
+void check_generate(const Winners& winners, const RunOptions& options) {
+  if (options.command != "generate") return;
+  const train::GenerateOptions& generate = options.generate;
+  if (generate.prompt.empty() && generate.prompts.empty())
+    fail(ErrorClass::kUsage, "nothing to continue: give prompt (a text), or prompts (a JSON Lines file)");
+  if (!generate.prompt.empty() && !generate.prompts.empty())
+    fail(ErrorClass::kUsage, "options prompt ({}) and prompts ({}) contradict each other; remove one",
+         winners.at("prompt").place, winners.at("prompts").place);
 }
 
 void check_warmup(Winners& winners, RunOptions& options) {
@@ -84,7 +108,7 @@ void check_quantisation(Winners& winners, RunOptions& options) {
          place("quantised_cache"), options.quant.quantised_cache);
   for (const auto& [name, on] : {std::pair("use_4bit_quantization", options.quant.use_4bit_quantization),
                                  std::pair("use_8bit_quantization", options.quant.use_8bit_quantization)})
-    if (on && !options.adapter.use_peft_lora && options.command != "merge")
+    if (on && !options.adapter.use_peft_lora && (options.command == "train" || options.command == "plan"))
       fail(ErrorClass::kUsage,
            "{}: option {} = True: quantised weights cannot be trained; give use_peft_lora, or remove {} or set it "
            "to False",
@@ -118,6 +142,7 @@ void check_required(const Winners& winners, std::string_view command) {
   std::vector<std::string_view> missing;
   const auto wanted = [&](const OptionSpec& spec) {
     if (command == "merge") return takes(command, spec) && (spec.required || spec.name == "adapter_name_or_path");
+    if (command == "evaluate" && spec.name == "dataset_name") return true;
     return spec.required && (command == "train" || spec.name == "model_name_or_path");
   };
   for (const OptionSpec& spec : option_table())
@@ -130,11 +155,13 @@ void check_required(const Winners& winners, std::string_view command) {
 
 void check_combinations(Winners& winners, RunOptions& options) {
   check_command(winners, options);
+  settle_adapter(winners, options);
   check_needs(winners, options);
   check_warmup(winners, options);
   settle_activations(winners, options);
   check_quantisation(winners, options);
   check_plan(winners, options);
+  check_generate(winners, options);
   // A named checkpoint may lie elsewhere and start a run that replaces the one in output_dir.
   if (options.train.overwrite_output_dir && options.train.resume_from_checkpoint == "true") {
     fail(ErrorClass::kUsage,

@@ -50,21 +50,9 @@ std::string describe_modules(const std::set<std::string>& modules) {
 
 std::string describe_trained(const Run& run) {
   const auto [total, trained, tensors] = model::count_weights(run.model->units());
-  std::string text;
-  if (run.lora) {
-    const auto& lora = *run.lora;
-    text =
-        fmt::format("LoRA: r {}, alpha {}, scale {:.6g}, dropout {}, on {}:{}\n", lora.rank, lora.alpha, lora.scaling(),
-                    lora.dropout, counted(lora.modules.size(), "module"), describe_modules(lora.modules));
-  }
-  if (run.lora && !run.lora->saved_modules.empty())
-    text += fmt::format("trained whole: {}:{}\n", counted(run.lora->saved_modules.size(), "module"),
-                        describe_modules(run.lora->saved_modules));
-  if (!run.options.adapter.other_adapters.empty())
-    text += fmt::format("frozen adapters that take part: {}\n", run.options.adapter.other_adapters);
-  return text + fmt::format("trained: {} of {} weights ({:.4f} %) in {}\n", trained, total,
-                            100.0 * static_cast<double>(trained) / static_cast<double>(total),
-                            counted(tensors, "tensor"));
+  return describe_adapter(run) + fmt::format("trained: {} of {} weights ({:.4f} %) in {}\n", trained, total,
+                                             100.0 * static_cast<double>(trained) / static_cast<double>(total),
+                                             counted(tensors, "tensor"));
 }
 
 /// What is in effect, whichever options said so.
@@ -93,12 +81,28 @@ LedgerPeak standing_ledger() {
 
 }  // namespace
 
-void print_banner(const Run& run, const options::ParseResult& parsed) {
-  std::string text = options::format_effective(parsed.effective);
-  text += fmt::format("ranks: {} over MPI, {} each, {}; {}; base in {}{}{}\n", run.communicator->size(),
-                      counted(at::get_num_threads(), "thread"), ops::describe_blas(), describe_policy(run.policy),
-                      type_name(run.precision.compute), describe_base_format(run),
-                      run.shards->shares_base() ? ", shared by the ranks of a node" : "");
+std::string describe_adapter(const Run& run) {
+  if (!run.lora) return "";
+  const auto& lora = *run.lora;
+  std::string text;
+  if (!lora.modules.empty())
+    text =
+        fmt::format("LoRA: r {}, alpha {}, scale {:.6g}, dropout {}, on {}:{}\n", lora.rank, lora.alpha, lora.scaling(),
+                    lora.dropout, counted(lora.modules.size(), "module"), describe_modules(lora.modules));
+  if (!lora.saved_modules.empty())
+    text += fmt::format("trained whole: {}:{}\n", counted(lora.saved_modules.size(), "module"),
+                        describe_modules(lora.saved_modules));
+  if (!run.options.adapter.other_adapters.empty())
+    text += fmt::format("frozen adapters that take part: {}\n", run.options.adapter.other_adapters);
+  return text;
+}
+
+std::string describe_model(const Run& run) {
+  std::string text =
+      fmt::format("ranks: {} over MPI, {} each, {}; {}; base in {}{}{}\n", run.communicator->size(),
+                  counted(at::get_num_threads(), "thread"), ops::describe_blas(), describe_policy(run.policy),
+                  type_name(run.precision.compute), describe_base_format(run),
+                  run.shards->shares_base() ? ", shared by the ranks of a node" : "");
   text += fmt::format("model: {}, width {}, {}, {}, vocabulary {}{}\n", counted(run.config.layers, "layer"),
                       run.config.hidden_size, counted(run.config.heads, "head"),
                       counted(run.config.kv_heads, "key/value head"), run.config.vocab_size,
@@ -109,6 +113,12 @@ void print_banner(const Run& run, const options::ParseResult& parsed) {
         counted(run.unlisted_tensors.size(), "tensor of the model's files is", "tensors of the model's files are"),
         fmt::join(run.unlisted_tensors, " "));
   text += run.cache_note;
+  return text;
+}
+
+void print_banner(const Run& run, const options::ParseResult& parsed) {
+  std::string text = options::format_effective(parsed.effective);
+  text += describe_model(run);
   text += describe_activations(run);
   text += describe_trained(run);
   text += describe_rows(run);

@@ -7,6 +7,11 @@
 
 namespace shardtune::train {
 
+/// Ranks, types, shape of the model, and what there is to say about its files: lines.
+std::string describe_model(const Run& run);
+/// Rank, scale and modules of the adapter, a line; "" without one.
+std::string describe_adapter(const Run& run);
+
 /// The start of the log: options, model, what is trained, data with everything that was cut or left out. Rank 0.
 void print_banner(const Run& run, const options::ParseResult& parsed);
 

@@ -33,6 +33,16 @@ void read_data(Run& run) {
     if (!loaded) loaded.emplace(data::Tokenizer::load(options.model.model_name_or_path));
     return *loaded;
   };
+  if (run.kind != RunKind::kTraining) {
+    // A data set of one file is evaluated itself.
+    const bool one_file = data::split_file(options.data, /*train=*/false).empty() &&
+                          !std::filesystem::is_directory(options.data.dataset_name);
+    run.eval_rows = read_rows(options, tokenizer, run.config, one_file, run.eval_statistics);
+    if (run.eval_rows.empty())
+      fail(ErrorClass::kBadData, "--dataset_name '{}' has no file '{}.jsonl' (--dataset_test_split)",
+           options.data.dataset_name, options.data.dataset_test_split);
+    return;
+  }
   run.train_rows = read_rows(options, tokenizer, run.config, true, run.train_statistics);
   const bool evaluates = options.train.eval_strategy != "no" || options.train.eval_on_start;
   if (!evaluates) return;
@@ -48,6 +58,10 @@ void read_data(Run& run) {
 void make_loaders(Run& run) {
   const TrainOptions& train = run.options.train;
   const std::int64_t ranks = run.communicator->size();
+  if (!run.eval_rows.empty())
+    run.eval_loader = std::make_unique<data::Loader>(static_cast<std::int64_t>(run.eval_rows.size()),
+                                                     train.per_device_eval_batch_size, ranks, 1, false, 0);
+  if (run.kind != RunKind::kTraining) return;
   // Made-up rows stand for those of one step.
   const std::int64_t rows = run.shapes_only
                                 ? train.per_device_train_batch_size * ranks * train.gradient_accumulation_steps
@@ -55,9 +69,6 @@ void make_loaders(Run& run) {
   run.train_loader =
       std::make_unique<data::Loader>(rows, train.per_device_train_batch_size, ranks, train.gradient_accumulation_steps,
                                      run.options.data.shuffle, run.options.data.seed);
-  if (!run.eval_rows.empty())
-    run.eval_loader = std::make_unique<data::Loader>(static_cast<std::int64_t>(run.eval_rows.size()),
-                                                     train.per_device_eval_batch_size, ranks, 1, false, 0);
   run.steps_per_epoch = run.train_loader->steps_per_epoch();
   run.total_steps = total_step_count(train, run.steps_per_epoch);
 }
@@ -104,14 +115,18 @@ void make_model(Run& run, const std::set<std::string>& explicitly_set) {
     run.lora = adapters::make_lora_config(run.options.adapter, run.config, explicitly_set);
     run.lora->base_format = choose_base_format(run, explicitly_set);
   }
+  const bool trains = run.kind == RunKind::kTraining;
+  if (!trains && !run.lora)
+    if (const auto format = choose_base_format(run, explicitly_set))
+      run.lora = adapters::LoraConfig{.modules = {}, .base_format = format};
   if (run.config.quantisation && !run.lora)
     fail(ErrorClass::kUsage,
          "{}: the model's files are quantised and cannot be trained themselves; give --use_peft_lora, or the original "
          "model",
          run.options.model.model_name_or_path);
   if (!run.lora) {
-    run.model = std::make_unique<model::LlamaModel>(run.config, model::dense_linear_factory(true),
-                                                    [](const std::string&) { return true; });
+    run.model = std::make_unique<model::LlamaModel>(run.config, model::dense_linear_factory(trains),
+                                                    [trains](const std::string&) { return trains; });
     return;
   }
   run.adapter_hosts = std::make_shared<adapters::AdapterHosts>();
@@ -145,6 +160,7 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
   auto run = std::make_unique<Run>();
   run->shapes_only = shapes_only;
   run->options = options;
+  run->kind = request.kind;
   run->communicator = &communicator;
   comm::agree(communicator, [&] {
     run->config = model::read_config(options.model.model_name_or_path);
@@ -155,17 +171,19 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
     make_model(*run, explicitly_set);
     check_other_adapters(*run);
     if (shapes_only) run->train_rows = shapes_only->rows.empty() ? synthetic_rows(options) : shapes_only->rows;
-    else read_data(*run);
+    else if (run->kind != RunKind::kGeneration) read_data(*run);
     make_loaders(*run);
   });
   check_same_inputs(*run);
-  if (!shapes_only && !options.train.ignore_plan) refuse_what_cannot_fit(*run, explicitly_set);
+  const bool trains = run->kind == RunKind::kTraining;
+  if (!shapes_only && trains && !options.train.ignore_plan) refuse_what_cannot_fit(*run, explicitly_set);
   std::shared_ptr<const WeightFiles> files;
   if (!shapes_only) comm::agree(communicator, [&] { files = open_weight_files(*run); });
   const fsdp::ShardSettings settings = plan_sharding(*run);
   std::unique_ptr<comm::SharedMemory> base = make_shared_base(*run, settings);
   comm::agree(communicator, [&] {
     run->shards = std::make_unique<fsdp::ShardedModel>(run->model->units(), settings, *run->mesh, std::move(base));
+    if (!trains) return;
     const auto host = plans_gpus(*run) ? optim::HostMemory::kApart : optim::HostMemory::kSameAsDevice;
     run->optimizer = optim::make_optimizer(options.optim, *run->shards, host);
   });
@@ -173,7 +191,7 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
   if (!shapes_only) load_weights(*run, *files);
   run->shards->base_loaded();
   load_other_adapters(*run);
-  std::vector<bool> kept = choose_kept_layers(*run, explicitly_set);
+  std::vector<bool> kept = trains ? choose_kept_layers(*run, explicitly_set) : std::vector<bool>();
   comm::agree(communicator, [&] {
     StepSettings step{.compute_type = run->precision.compute,
                       .input_block = run->policy.input_block,

@@ -92,6 +92,20 @@ void check_same_options(const options::ParseResult& parsed, comm::Communicator& 
   });
 }
 
+void check_same_requests(comm::Communicator& communicator, const std::vector<Request>& requests) {
+  Digest digest;
+  for (const Request& request : requests)
+    for (const auto* ids : {&request.ids, &request.ends}) digest.add(*ids);
+  const auto all = communicator.gather_values(digest.value());
+  for (std::size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank] != all[0])
+      throw comm::AgreedError(
+          ErrorClass::kBadData,
+          fmt::format("rank {}: the prompts or the model's end-of-text tokens differ from those that rank 0 read; give "
+                      "all nodes the same files",
+                      rank));
+}
+
 void check_same_inputs(const Run& run) {
   Digest adapter;
   if (run.lora) {

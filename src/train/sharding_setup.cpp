@@ -13,7 +13,8 @@ namespace {
 
 /// Whether the frozen base should lie in the node's shared memory; the same on all ranks. Collective.
 bool wants_shared_base(Run& run) {
-  if (!run.lora && run.options.fsdp.share_base_on_node == "true")
+  const bool frozen = run.lora || run.kind != RunKind::kTraining;
+  if (!frozen && run.options.fsdp.share_base_on_node == "true")
     throw comm::AgreedError(
         ErrorClass::kUsage,
         "--share_base_on_node true: full fine-tuning has no frozen base to share; leave the option out");
@@ -22,7 +23,7 @@ bool wants_shared_base(Run& run) {
     throw comm::AgreedError(ErrorClass::kUsage,
                             "--share_base_on_node true: GPUs have no memory in common; leave the option out");
   }
-  if (!run.lora || run.communicator->size() == 1 || run.options.fsdp.share_base_on_node == "false") return false;
+  if (!frozen || run.communicator->size() == 1 || run.options.fsdp.share_base_on_node == "false") return false;
   if (run.options.fsdp.share_base_on_node == "true") return true;
   // auto: where a node holds at least one whole copy anyway, and there is somebody to share it with.
   int smallest = run.mesh->node().size();
@@ -42,10 +43,11 @@ fsdp::ShardSettings plan_sharding(Run& run) {
   fsdp::ShardSettings settings{.base_type = run.precision.base,
                                .trained_type = run.precision.trained,
                                .reduce_type = run.precision.reduce,
+                               .gradients = run.kind == RunKind::kTraining,
                                .device = device_of(run)};
   comm::agree(world, [&] {
     run.policy = fsdp::make_policy(run.options.fsdp, world.size(), node->size());
-    run.policy.input_block = input_block(run.options.model);
+    if (run.kind == RunKind::kTraining) run.policy.input_block = input_block(run.options.model);
     settings.policy = run.policy;
     settings.units = fsdp::wrap(run.model->units(), run.options.fsdp);
   });

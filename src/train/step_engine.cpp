@@ -168,13 +168,14 @@ void StepEngine::walk_forward(Walk& walk, F at_head) {
   schedule_.leave_turn();
 }
 
-double StepEngine::evaluate(const data::MicroBatch& batch) {
+model::LlamaModel::LossResult StepEngine::evaluate_tokens(const data::MicroBatch& batch) {
   Walk walk = make_walk(batch, 0, /*training=*/false);
+  model::LlamaModel::LossResult result;
   walk_forward(walk, [&](model::UnitTensors& head) {
     const LedgerScope scope(Purpose::kLoss);
-    walk.loss = model_.loss(walk.x, walk.batch->targets, head, walk.context, 1.0, /*want_gradient=*/false).loss_sum;
+    result = model_.loss(walk.x, walk.batch->targets, head, walk.context, 1.0, /*want_gradient=*/false);
   });
-  return walk.loss;
+  return result;
 }
 
 at::Tensor StepEngine::logits(const data::MicroBatch& batch) {

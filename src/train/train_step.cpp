@@ -169,19 +169,21 @@ void check_weights_finite(Run& run) {
 
 EvalResult evaluate(Run& run) {
   struct Sums {
-    double loss = 0;
-    std::int64_t targets = 0;
+    std::int64_t targets = 0, correct = 0;
   } local;
+  std::vector<double> losses;
   for (std::int64_t step = 0; step < run.eval_loader->steps_per_epoch(); ++step) {
     const data::MicroBatch batch =
         data::collate(run.eval_rows, run.eval_loader->rows(0, step, 0, run.communicator->rank()));
-    local.loss += run.engine->evaluate(batch);
+    const auto of_batch = run.engine->evaluate_tokens(batch);
+    losses.push_back(of_batch.loss_sum);
     local.targets += batch.target_count;
+    local.correct += of_batch.correct;
   }
-  EvalResult result;
+  EvalResult result{.loss = sum_losses(*run.communicator, losses)};
   for (const Sums& rank : run.communicator->gather_values(local)) {
-    result.loss += rank.loss;
     result.targets += rank.targets;
+    result.correct += rank.correct;
   }
   if (result.targets == 0) throw comm::AgreedError(ErrorClass::kBadData, "the evaluation set has no target token");
   result.loss /= static_cast<double>(result.targets);

@@ -64,6 +64,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tens
                                                                   std::span<const std::int32_t> segments,
                                                                   const AttentionSaved& saved);
 
+/// Attention of new tokens over the sequences that they continue: q [N, H, E], segments: new tokens of each sequence, sum N;
+/// keys[i] and values[i] [tokens so far, K, E] end with the new ones -> [N, H * E]. Forward alone.
+at::Tensor cached_attention(const at::Tensor& q, std::span<const std::int32_t> segments,
+                            std::span<const at::Tensor> keys, std::span<const at::Tensor> values);
+
 /// silu(gate) * up.
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up);
 /// Gradients for gate and up, written over them.
@@ -85,6 +90,15 @@ void add_embedding_gradient(at::Tensor& sink, const at::Tensor& gradient, const 
 /// logsumexp - logit[target] in fp64 and leaves scale * (softmax - onehot), computed in fp32, in `logits`. fp64 sums:
 /// torch's own fp32 log_softmax is off by 1e-5 over 49,152 classes.
 double cross_entropy_in_place(at::Tensor& logits, const at::Tensor& targets, double scale, bool want_gradient);
+
+/// The largest logit of each of n rows and its class, of the classes seen so far.
+struct Largest {
+  std::vector<float> logits;
+  std::vector<std::int64_t> classes;
+};
+/// Takes the logits [n, V] (fp32 or bf16) of the classes from `first_class` on into account; pieces come in ascending order. Of
+/// equal logits the lowest class counts, as in torch.argmax. NaN is never the largest. On shapes alone: class 0.
+void add_largest(Largest& largest, const at::Tensor& logits, std::int64_t first_class);
 
 /// Where each token of a micro-batch stands, for dropout (see dropout()).
 struct DropoutKey {

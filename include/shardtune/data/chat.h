@@ -17,6 +17,9 @@ struct Message {
 /// option that helps (--chat_template_format chatml).
 class ChatRenderer {
  public:
+  /// The special token that ends a message, in every template that is known.
+  static constexpr const char* kEndOfMessage = "<|im_end|>";
+
   /// `format`: "tokenizer" takes the tokenizer's own template, "chatml" plain ChatML whatever the tokenizer says; anything
   /// else is Error(kUsage).
   ChatRenderer(const Tokenizer& tokenizer, const std::string& format);

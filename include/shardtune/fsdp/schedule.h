@@ -24,6 +24,11 @@ class Schedule {
   /// `training`: backward will follow. Evaluation lets every unit go.
   void enter_forward(std::size_t unit);
   void leave_forward(std::size_t unit, bool training);
+  /// Instead of leave_forward() and leave_turn() where forward passes follow one another (generation): SHARD_GRAD_OP keeps the
+  /// units that have a gather buffer of their own, until end_passes().
+  void leave_pass(std::size_t unit);
+  void leave_turn_of_pass();
+  void end_passes();
   void enter_turn();
   void leave_turn();
   /// The first unit that runs forward again before backward of `unit`, because inputs of its layers were not kept; `unit`
@@ -40,6 +45,8 @@ class Schedule {
   /// The last unit before the turn, which is the first of backward.
   bool turns_next(std::size_t unit) const { return unit + 1 == last_; }
   void prefetch_before(std::size_t unit);
+  /// Whether the unit stays from one forward pass to the next. Without a tied head, embedding and head share one buffer.
+  bool stays(std::size_t unit) const;
   std::int64_t first_layer(std::size_t unit) const;
 
   ShardedModel& model_;

@@ -21,6 +21,8 @@ struct ShardSettings {
   at::ScalarType base_type = at::kFloat;  ///< storage of frozen parameters that are not quantised
   at::ScalarType trained_type = at::kFloat;  ///< in which trained parameters are gathered and used; masters are fp32
   at::ScalarType reduce_type = at::kFloat;  ///< in which gradients travel; sums are fp64
+  bool gradients =
+      true;  ///< false: for forward alone; no room for gradients is made, and backward's verbs are not for it
   at::Device device = at::kCPU;  ///< where shards and buffers lie
   comm::StreamRef stream{};  ///< that computes, and so waits for collectives; null: the host does
 };

@@ -1,6 +1,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "shardtune/core/ops.h"
@@ -25,6 +26,11 @@ struct LayerSaved {
   std::vector<SliceSaved> slices;  ///< empty: computed again in backward, slice by slice
 };
 
+/// What a layer keeps of the sequences that are being continued.
+struct LayerCache {
+  std::vector<at::Tensor> keys, values;  ///< of each sequence [tokens it may have, K, E]; keys are rotated
+};
+
 class FeedForward;
 
 /// One Llama decoder layer with a backward written out by hand: what is kept, recomputed and freed is decided here and not
@@ -39,11 +45,20 @@ class DecoderLayer {
 
   /// x [N, D] -> [N, D]. Fills the slices of `saved` when given; its input is the caller's to keep.
   at::Tensor forward(const at::Tensor& x, const UnitTensors& unit, const StepContext& context, LayerSaved* saved) const;
+  /// Forward of new tokens x [N, D] of the cache's sequences: context.segments are those of each, after the `lengths` tokens that
+  /// are there already. Enters their keys and values. Evaluation: no dropout.
+  at::Tensor extend(const at::Tensor& x, const UnitTensors& unit, const StepContext& context, LayerCache& cache,
+                    std::span<const std::int64_t> lengths) const;
   /// Gradient of the output [N, D], which it may overwrite -> gradient of saved.input. Consumes `saved`, computes again what it
   /// lacks; adds weight gradients to unit.gradients.
   at::Tensor backward(at::Tensor gradient, LayerSaved saved, UnitTensors& unit, const StepContext& context) const;
 
  private:
+  /// Queries, keys and values [N, heads, E] of x, rotated.
+  struct Projected {
+    at::Tensor q, k, v;
+  };
+  Projected project(const at::Tensor& x, const UnitTensors& unit, const StepContext& context) const;
   /// x plus attention; fills the attention half of `saved` when given.
   at::Tensor attend(const at::Tensor& x, const UnitTensors& unit, const StepContext& context, SliceSaved* saved) const;
   at::Tensor forward_slice(const at::Tensor& x, const UnitTensors& unit, const StepContext& context,

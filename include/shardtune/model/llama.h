@@ -51,6 +51,7 @@ class LlamaModel {
 
   struct LossResult {
     double loss_sum = 0;  ///< sum of the token losses, fp64
+    std::int64_t correct = 0;  ///< tokens whose target has the largest logit; counted without gradients only
     at::Tensor gradient;  ///< [N, D] gradient of scale * loss_sum; undefined when not wanted
   };
   /// Final norm, head and cross-entropy on the positions that have a target, in chunks: N x V logits never exist, ignored

@@ -16,7 +16,7 @@ namespace shardtune::options {
 
 /// All options of one run. Every module owns its part; this module only fills them.
 struct RunOptions {
-  std::string command;  ///< train | plan | merge
+  std::string command;  ///< train | plan | merge | evaluate | generate
   std::string config;  ///< INI file the options were read from, "" for none
   model::ModelOptions model;
   data::DataOptions data;
@@ -27,6 +27,7 @@ struct RunOptions {
   train::TrainOptions train;
   train::PlanOptions plan;
   exporting::MergeOptions merge;
+  train::GenerateOptions generate;
 };
 
 /// One effective option: what --help, the start banner and the checkpoint show.

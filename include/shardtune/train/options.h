@@ -24,6 +24,18 @@ struct TrainOptions {
   std::string resume_from_checkpoint;  ///< "", a folder, or "true" for the newest complete one in output_dir
 };
 
+/// What `shardtune generate` does; names and meanings as in Transformers.
+struct GenerateOptions {
+  std::string prompt;  ///< one prompt's text; "": those of `prompts`
+  std::string prompts;  ///< JSON Lines file of prompts
+  std::string output;  ///< JSON Lines file of the results; "": standard output
+  std::int64_t max_new_tokens = 128;
+  bool do_sample = false;  ///< false: greedy
+  double temperature = 1;
+  double top_p = 1;
+  std::int64_t top_k = 0;  ///< 0: all tokens
+};
+
 /// What `shardtune plan` assumes of a job, besides the options of the run itself.
 struct PlanOptions {
   std::int64_t world_size = 1;  ///< ranks of the job

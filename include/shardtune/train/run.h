@@ -30,22 +30,32 @@ struct ShapesOnly {
   std::vector<data::Row> rows = {};  ///< of a micro-batch; none: made up
 };
 
+/// What a run is built for. All but training have the weights alone: no optimizer, no gradients, no training rows.
+enum class RunKind {
+  kTraining,
+  kEvaluation,  ///< has the evaluation rows: of the test split, or of the file that the data set is
+  kGeneration,  ///< has no data set
+};
+
 /// What a caller of build_run() has beside the options.
 struct BuildRequest {
+  RunKind kind = RunKind::kTraining;
   std::optional<ShapesOnly> shapes_only = std::nullopt;
   /// Called when everything is known and no weight is read yet, on all ranks: may refuse. Not for a run on shapes.
   std::function<void(Run& run)> before_weights = {};
 };
 
-/// Everything a training run consists of, in the order in which it is built. Members refer to earlier ones.
+/// Everything a run consists of, in the order in which it is built. Members refer to earlier ones.
 struct Run {
   options::RunOptions options;
+  RunKind kind = RunKind::kTraining;
   comm::Communicator* communicator = nullptr;
   std::optional<ShapesOnly> shapes_only;
   std::unique_ptr<comm::Mesh> mesh;
   fsdp::Policy policy;
   model::ModelConfig config;
-  std::optional<adapters::LoraConfig> lora;  ///< the adapter that is trained; nothing: full fine-tuning
+  /// The adapter of the run; nothing: full fine-tuning. Without modules: a quantised base alone, where nothing is trained.
+  std::optional<adapters::LoraConfig> lora;
   std::shared_ptr<adapters::AdapterHosts> adapter_hosts;  ///< where the model takes further adapters
   std::vector<data::Row> train_rows, eval_rows;
   data::RowStatistics train_statistics, eval_statistics;

@@ -33,7 +33,9 @@ class StepEngine {
   /// with one batch each and one call with all of them give the same bits.
   std::vector<double> forward_backward(std::span<const data::MicroBatch> batches, std::int64_t step, double scale);
   /// Loss sum without dropout and gradients.
-  double evaluate(const data::MicroBatch& batch);
+  double evaluate(const data::MicroBatch& batch) { return evaluate_tokens(batch).loss_sum; }
+  /// The same with the number of tokens that have the largest logit.
+  model::LlamaModel::LossResult evaluate_tokens(const data::MicroBatch& batch);
   /// Logits [N, V] fp32 without dropout.
   at::Tensor logits(const data::MicroBatch& batch);
 

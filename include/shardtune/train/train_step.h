@@ -44,6 +44,7 @@ void check_weights_finite(Run& run);
 struct EvalResult {
   double loss = 0;  ///< token-weighted mean over the whole evaluation set: does not depend on ranks or batch size
   std::int64_t targets = 0;
+  std::int64_t correct = 0;  ///< of these, tokens that the model holds for the likeliest
 };
 
 /// Evaluates all evaluation rows once, without dropout. Collective.

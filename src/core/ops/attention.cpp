@@ -1,5 +1,8 @@
 #include <ATen/ATen.h>
 
+#include <limits>
+#include <optional>
+
 #include "attention_twin.h"
 #include "shardtune/core/error.h"
 #include "shardtune/core/ops.h"
@@ -101,6 +104,48 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   }
   if (!result.defined()) result = at::empty_like(q);
   return result.view({tokens, heads * width});
+}
+
+namespace {
+
+/// [n, heads, E] -> [1, heads, n, E].
+at::Tensor one_batch(const at::Tensor& x) { return kernel_input(x.transpose(0, 1).unsqueeze(0)); }
+
+/// The last q.size(0) tokens of a sequence over all of it: q [n, H, E], k and v [tokens, K, E] -> [n, H, E].
+at::Tensor attend_to_sequence(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  const std::int64_t now = q.size(0), heads = q.size(1), kv_heads = k.size(1), tokens = k.size(0);
+  const auto kernel = [](const at::Tensor& qg, const at::Tensor& kg, const at::Tensor& vg, bool causal,
+                         const std::optional<at::Tensor>& mask) {
+    return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(qg, kg, vg, 0.0, causal, mask));
+  };
+  // One token: the query heads of a key/value head stand as rows of its one query matrix, so that no keys are repeated.
+  if (now == 1) {
+    const at::Tensor qg = kernel_input(q.view({1, kv_heads, heads / kv_heads, q.size(2)}));
+    return kernel(qg, one_batch(k), one_batch(v), false, {}).reshape({1, heads, q.size(2)});
+  }
+  std::optional<at::Tensor> mask;
+  if (now < tokens)
+    mask = at::full({now, tokens}, -std::numeric_limits<float>::infinity(), q.options().dtype(at::kFloat))
+               .triu(tokens - now + 1);
+  const at::Tensor qg = one_batch(q);
+  if (mask) mask = mask->to(qg.scalar_type());
+  return kernel(qg, repeat_heads(one_batch(k), heads), repeat_heads(one_batch(v), heads), !mask, mask)
+      .squeeze(0)
+      .transpose(0, 1);
+}
+
+}  // namespace
+
+at::Tensor cached_attention(const at::Tensor& q, std::span<const std::int32_t> segments,
+                            std::span<const at::Tensor> keys, std::span<const at::Tensor> values) {
+  at::Tensor result = at::empty_like(q);
+  std::int64_t token = 0;
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const at::Tensor part = q.narrow(0, token, segments[i]);
+    result.narrow(0, token, segments[i]).copy_(attend_to_sequence(part, keys[i], values[i]));
+    token += segments[i];
+  }
+  return result.view({q.size(0), q.size(1) * q.size(2)});
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(const at::Tensor& gradient, const at::Tensor& q,

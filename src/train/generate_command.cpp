@@ -1,0 +1,128 @@
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "same_everywhere.h"
+#include "shardtune/comm/agree.h"
+#include "shardtune/core/counted.h"
+#include "shardtune/core/error.h"
+#include "shardtune/data/chat.h"
+#include "shardtune/io/files.h"
+#include "shardtune/train/generate.h"
+
+namespace shardtune::train {
+namespace {
+
+using nlohmann::ordered_json;
+
+void check_lengths(const Run& run, const std::vector<data::Prompt>& prompts) {
+  const std::int64_t wanted = run.options.generate.max_new_tokens;
+  for (std::size_t i = 0; i < prompts.size(); ++i)
+    if (const std::int64_t tokens = std::ssize(prompts[i].ids); tokens + wanted > run.config.max_positions)
+      fail(
+          ErrorClass::kBadData,
+          "prompt {} has {} tokens, and the model {} positions (max_position_embeddings): no room for --max_new_tokens "
+          "{}; shorten the prompt or lower --max_new_tokens",
+          i + 1, tokens, run.config.max_positions, wanted);
+}
+
+void check_vocabulary(const Run& run, const std::vector<data::Prompt>& prompts) {
+  for (const data::Prompt& prompt : prompts)
+    for (const std::int32_t id : prompt.ids)
+      if (id >= run.config.vocab_size)
+        fail(ErrorClass::kBadData,
+             "token id {} of a prompt is outside the model's vocabulary of {} rows; use the "
+             "model's own tokenizer",
+             id, run.config.vocab_size);
+}
+
+/// Prompts, and the tokens that end their continuations.
+struct Work {
+  std::optional<data::Tokenizer> tokenizer;
+  std::vector<data::Prompt> prompts;
+  std::vector<Request> requests;
+
+  void read(const Run& run) {
+    const options::RunOptions& options = run.options;
+    const std::filesystem::path model = options.model.model_name_or_path;
+    tokenizer.emplace(data::Tokenizer::load(model));
+    if (options.generate.prompts.empty()) prompts.push_back(data::text_prompt(options.generate.prompt, *tokenizer));
+    else prompts = data::read_prompts(options.generate.prompts, options.data, *tokenizer);
+    check_vocabulary(run, prompts);
+    check_lengths(run, prompts);
+    const std::vector<std::int32_t> ends = data::read_end_ids(model, *tokenizer, run.config.vocab_size);
+    const auto end_of_message = tokenizer->id_of(data::ChatRenderer::kEndOfMessage);
+    for (const data::Prompt& prompt : prompts) {
+      requests.push_back({.ids = prompt.ids, .ends = ends});
+      if (prompt.conversation && end_of_message) requests.back().ends.push_back(*end_of_message);
+    }
+  }
+};
+
+/// Takes the results on rank 0 and hands them on: a text alone as it is, else a JSON object a line.
+class Results {
+ public:
+  Results(const GenerateOptions& options, const Work& work) : options_(options), work_(work) {}
+
+  void open() {
+    if (!options_.output.empty()) file_.emplace(options_.output);
+  }
+
+  void take(std::size_t request, const Continuation& result) {
+    tokens_ += std::ssize(result.ids);
+    const std::string text = work_.tokenizer->decode(result.ids, /*skip_special_tokens=*/true);
+    if (!file_ && !options_.prompt.empty()) return print(text);
+    const data::Prompt& prompt = work_.prompts[request];
+    ordered_json line = ordered_json::parse(prompt.given);
+    line["completion"] = text;
+    line["finish_reason"] = result.ended ? "stop" : "length";
+    line["prompt_tokens"] = prompt.ids.size();
+    line["token_ids"] = result.ids;
+    // A text that max_new_tokens cuts may end inside a character.
+    const std::string out = line.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+    if (!file_) return print(out);
+    const std::string with_end = out + "\n";
+    file_->write(std::as_bytes(std::span(with_end)));
+  }
+
+  void finish(double seconds) {
+    if (file_) file_->publish();
+    fmt::print(stderr, "{} in {:.1f} s, {:.1f} tokens/s{}\n",
+               counted(work_.prompts.size(), "prompt") + ", " + counted(tokens_, "token"), seconds,
+               static_cast<double>(tokens_) / seconds, file_ ? "; wrote " + options_.output : "");
+  }
+
+ private:
+  static void print(const std::string& text) {
+    std::fputs((text + "\n").c_str(), stdout);
+    std::fflush(stdout);
+  }
+
+  const GenerateOptions& options_;
+  const Work& work_;
+  std::optional<io::AtomicFile> file_;
+  std::int64_t tokens_ = 0;
+};
+
+}  // namespace
+
+void run_generate_command(const options::ParseResult& parsed, comm::Communicator& communicator) {
+  check_same_options(parsed, communicator);
+  Work work;
+  Results results(parsed.options.generate, work);
+  comm::agree_on_root(communicator, [&] { results.open(); });
+  const std::unique_ptr<Run> run = build_run(parsed.options, communicator, options::given_names(parsed.effective),
+                                             {.kind = RunKind::kGeneration, .before_weights = [&](Run& built) {
+                                                comm::agree(communicator, [&] { work.read(built); });
+                                                check_same_requests(communicator, work.requests);
+                                              }});
+  const auto start = std::chrono::steady_clock::now();
+  generate(*run, work.requests, [&](std::size_t i, const Continuation& result) { results.take(i, result); });
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  comm::agree_on_root(communicator, [&] { results.finish(seconds); });
+}
+
+}  // namespace shardtune::train
