@@ -9,6 +9,7 @@
 #include "shardtune/adapters/peft_folder.h"
 #include "shardtune/comm/self.h"
 #include "shardtune/io/safetensors.h"
+#include "shardtune/train/generate.h"
 #include "support/runs.h"
 
 namespace shardtune::testing {
@@ -85,6 +86,41 @@ TEST(SmolLM2, BaseLossesFp32) {
 
 TEST(SmolLM2, BaseLossesBf16) {
   expect_row_losses("bfloat16", read_json(data_folder() / "smollm2/own_loss.json")["base_loss"]["bf16"], 1e-2);
+}
+
+TEST(SmolLM2, LossAndAccuracyOfEvaluation) {
+  Scratch scratch;
+  const auto communicator = comm::make_self_communicator();
+  const at::Tensor ids = read_tensors(data_folder() / "smollm2/own_rows.safetensors")["input_ids"].to(at::kLong);
+  write_rows(scratch / "rows.jsonl", ids, ids);
+  options::RunOptions options = plain_options(demo_model(), scratch / "rows.jsonl");
+  options.adapter = {};
+  const auto run = train::build_run(options, *communicator, {}, {.kind = train::RunKind::kEvaluation});
+  const auto expected = read_json(data_folder() / "generate/smollm2.json")["evaluate"];
+  std::int64_t correct = 0;
+  for (std::size_t row = 0; row < expected.size(); ++row) {
+    const auto result = run->engine->evaluate_tokens(data::collate(run->eval_rows, {static_cast<std::int64_t>(row)}));
+    EXPECT_NEAR(result.loss_sum / 255, expected[row]["loss"].get<double>(), 1e-5) << "row " << row;
+    EXPECT_EQ(result.correct, expected[row]["correct"].get<std::int64_t>()) << "row " << row;
+    correct += result.correct;
+  }
+  EXPECT_EQ(train::evaluate(*run).correct, correct);
+}
+
+/// Ten prompts, 40 tokens each; the smallest gap between the two largest logits on the way is 1e-3.
+TEST(SmolLM2, GreedyTokensOfTransformers) {
+  const auto communicator = comm::make_self_communicator();
+  options::RunOptions options = plain_options(demo_model(), "");
+  options.adapter = {};
+  options.generate.max_new_tokens = 40;
+  const auto run = train::build_run(options, *communicator, {}, {.kind = train::RunKind::kGeneration});
+  const auto prompts = read_json(data_folder() / "generate/smollm2.json")["prompts"];
+  std::vector<train::Request> requests;
+  for (const auto& prompt : prompts) requests.push_back({.ids = prompt["ids"], .ends = {2}});
+  ASSERT_EQ(requests.size(), 10u);
+  train::generate(*run, requests, [&](std::size_t i, const train::Continuation& continuation) {
+    EXPECT_EQ(continuation.ids, prompts[i]["tokens"].get<std::vector<std::int32_t>>()) << "prompt " << i;
+  });
 }
 
 void expect_five_steps(const quant::QuantOptions& quant, const nlohmann::json& expected) {

@@ -5,6 +5,7 @@ Writes tests/parity/data/generate/:
   tiny.json, tiny-llama3.json, tiny-odd.json   prompts of different lengths (ids), 24 greedy tokens of each with the gap between
         the two largest logits at every token, the same with the adapter of numerics/MODEL/lora where there is one, and of the
         batches of numerics/MODEL the number of targets and of tokens that are the likeliest
+  sampling.json   what is left of some logits, as probabilities, behind temperature, top_k and top_p
   smollm2.json (with a model folder)   10 prompts x 40 tokens of SmolLM2-135M-Instruct: plain texts and conversations in its own
         template, with ids, text, tokens and gaps; accuracy and fp64 loss of each of the rows of smollm2/own_rows.safetensors
 
@@ -75,6 +76,24 @@ def tiny(name):
     return result
 
 
+def sampling():
+    generator = torch.Generator().manual_seed(7)
+    logits = (torch.randn(20, generator=generator) * 2).tolist()
+    logits[4] = logits[11] = logits[2]  # equal ones
+    cases = []
+    for temperature, top_k, top_p in ((1.0, 0, 1.0), (0.5, 0, 1.0), (1.0, 3, 1.0), (1.7, 5, 1.0), (1.0, 0, 0.6), (0.7, 0, 0.9),
+                                      (1.3, 8, 0.75), (1.0, 0, 1e-6)):
+        scores = torch.tensor([logits])
+        warpers = [transformers.TemperatureLogitsWarper(temperature)] if temperature != 1 else []
+        warpers += [transformers.TopKLogitsWarper(top_k)] if top_k else []
+        warpers += [transformers.TopPLogitsWarper(top_p)] if top_p < 1 else []
+        for warper in warpers:
+            scores = warper(None, scores)
+        cases.append({"temperature": temperature, "top_k": top_k, "top_p": top_p,
+                      "probabilities": scores.double().softmax(-1)[0].tolist()})
+    return {"logits": logits, "cases": cases}
+
+
 def smollm2(folder):
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -100,6 +119,7 @@ def main():
     OUT.mkdir(parents=True, exist_ok=True)
     for name in TINY:
         write(name, tiny(name))
+    write("sampling", sampling())
     if len(sys.argv) > 1:
         write("smollm2", smollm2(sys.argv[1]))
 

@@ -171,6 +171,63 @@ TEST(CrossEntropy, NotANumberIsNotHidden) {
   EXPECT_TRUE(std::isnan(ops::cross_entropy_in_place(logits, at::zeros({1}, at::kLong), 1.0, true)));
 }
 
+TEST(Attention, NewTokensOverKeptOnes) {
+  // Sequences of 9, 4 and 6 tokens, of which 1, all 4 and 3 are new.
+  const std::vector<std::int64_t> lengths = {9, 4, 6};
+  const std::vector<std::int32_t> now = {1, 4, 3};
+  for (const std::int64_t kv_heads : {1, 2, 4}) {
+    std::vector<at::Tensor> queries, keys, values, expected;
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      const auto n = lengths[i];
+      const double phase = 0.3 * static_cast<double>(i);
+      const at::Tensor q = wave({n, 4, 8}, 0.2 + phase);
+      // Rows of a longer tensor, as a cache has them.
+      keys.push_back(wave({n + 5, kv_heads, 8}, 1.2 + phase).narrow(0, 0, n));
+      values.push_back(wave({n + 5, kv_heads, 8}, 2.2 + phase).narrow(0, 0, n));
+      queries.push_back(q.narrow(0, n - now[i], now[i]));
+      expected.push_back(attention_fp64(q.to(at::kDouble), keys[i].to(at::kDouble), values[i].to(at::kDouble))
+                             .narrow(0, n - now[i], now[i]));
+    }
+    const at::Tensor out = ops::cached_attention(at::cat(queries), now, keys, values);
+    EXPECT_LE(largest(out.to(at::kDouble) - at::cat(expected).view({8, 32})), 1e-6) << kv_heads;
+    std::vector<at::Tensor> half_keys, half_values;
+    for (std::size_t i = 0; i < lengths.size(); ++i) {
+      half_keys.push_back(keys[i].to(at::kBFloat16));
+      half_values.push_back(values[i].to(at::kBFloat16));
+    }
+    const at::Tensor half = ops::cached_attention(at::cat(queries).to(at::kBFloat16), now, half_keys, half_values);
+    EXPECT_EQ(half.scalar_type(), at::kBFloat16);
+    EXPECT_LE(largest(half.to(at::kDouble) - at::cat(expected).view({8, 32})), 2e-2) << kv_heads;
+  }
+}
+
+TEST(Largest, LowestOfEqualOnesInAllPieces) {
+  at::Tensor logits = wave({3, 100}, 0.4);
+  logits[0][17] = logits[0][90] = 5;
+  logits[1][0] = logits[1][99] = 7;
+  logits[2].fill_(-3);
+  const std::vector<std::int64_t> expected = {17, 0, 0};
+  for (const auto type : {at::kFloat, at::kBFloat16})
+    for (const std::int64_t piece : {100, 33, 7, 1}) {
+      ops::Largest seen;
+      for (std::int64_t first = 0; first < 100; first += piece)
+        ops::add_largest(
+            seen, logits.narrow(1, first, std::min<std::int64_t>(piece, 100 - first)).contiguous().to(type), first);
+      EXPECT_EQ(seen.classes, expected) << piece;
+      EXPECT_EQ(seen.logits, (std::vector<float>{5, 7, -3}));
+    }
+}
+
+TEST(Largest, EveryPlaceOfARow) {
+  for (std::int64_t place = 0; place < 37; ++place) {
+    at::Tensor logits = wave({1, 37}, 0.4);
+    logits[0][place] = 2;
+    ops::Largest seen;
+    ops::add_largest(seen, logits, 0);
+    EXPECT_EQ(seen.classes[0], place);
+  }
+}
+
 TEST(Attention, KeepsItsResultOnce) {
   for (const std::vector<std::int32_t>& segments : {std::vector<std::int32_t>{6, 6}, {5, 7}}) {
     ops::AttentionSaved saved;

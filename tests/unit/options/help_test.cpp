@@ -103,6 +103,7 @@ TEST(Help, NamesEveryOptionWithGroupsUnitsAndDefaults) {
                   "--max_length INTEGER  [tokens]", "Default: 1024.", "Required.", "Only with use_peft_lora = True."}));
   EXPECT_TRUE(says(text, {"\n       shardtune plan --world_size RANKS", "configs/shapes/llama-3.1-70b"}));
   EXPECT_TRUE(says(text, {"shardtune merge --model_name_or_path FOLDER", "\nMerging (shardtune merge)\n"}));
+  EXPECT_TRUE(says(text, {"shardtune evaluate|generate", "  --max_new_tokens INTEGER  [tokens]", "For train, plan."}));
 }
 
 TEST(Help, FitsInto100Columns) {
