@@ -91,7 +91,7 @@ class Evaluate(CliTest):
         for error_class, code, fragment, changes in (
                 ("bad_data", 1, "no such file or folder (--dataset_name)", dict(dataset_name=self.scratch / "none.jsonl")),
                 ("bad_data", 1, "the data set holds no record", dict(dataset_name=self.rows([], "empty.jsonl"))),
-                ("bad_data", 1, "no row", dict(dataset_name=self.rows([{"input_ids": [5, 6], "labels": [-100, -100]}], "masked.jsonl"))),
+                ("bad_data", 1, "no trained token", dict(dataset_name=self.rows([{"input_ids": [5, 6], "labels": [-100, -100]}], "masked.jsonl"))),
                 ("bad_model", 1, "adapter_config.json", dict(adapter_name_or_path=self.scratch / "none")),
                 ("usage", 2, "lora_r", dict(adapter_name_or_path=CASES / "lora-start", lora_r=3)),
                 ("usage", 2, "remove it from 'evaluate'", dict(learning_rate=1)),

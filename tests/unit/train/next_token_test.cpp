@@ -4,6 +4,7 @@
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "shardtune/train/generate.h"
 #include "support/scratch.h"
@@ -27,8 +28,11 @@ TEST(NextToken, FrequenciesOfTheReference) {
   constexpr int kDraws = 40'000;
   ASSERT_EQ(file["cases"].size(), 8u);
   for (const auto& entry : file["cases"]) {
-    const GenerateOptions options{
-        .do_sample = true, .temperature = entry["temperature"], .top_p = entry["top_p"], .top_k = entry["top_k"]};
+    GenerateOptions options;
+    options.do_sample = true;
+    options.temperature = entry["temperature"];
+    options.top_p = entry["top_p"];
+    options.top_k = entry["top_k"];
     std::vector<int> seen(logits.size(), 0);
     for (int i = 0; i < kDraws; ++i)
       ++seen[static_cast<std::size_t>(next_token(logits, options, 1, i % 7, static_cast<std::uint32_t>(i / 7)))];
@@ -44,7 +48,8 @@ TEST(NextToken, FrequenciesOfTheReference) {
 
 TEST(NextToken, IsAFunctionOfSeedPromptAndPosition) {
   const std::vector<float> logits(1000, 0);
-  const GenerateOptions options{.do_sample = true};
+  GenerateOptions options;
+  options.do_sample = true;
   const auto draw = [&](std::uint64_t seed, std::uint64_t prompt, std::uint32_t position) {
     return next_token(logits, options, seed, prompt, position);
   };
