@@ -35,7 +35,7 @@ class LinearAdapter {
   /// The gradient's way back, for what backward() needs to know again.
   struct Passage {
     at::Tensor after, before;  ///< [N, out], of forward's y when it returned, and when it came in
-    at::Tensor scale;  ///< [out], of DoRA
+    at::Tensor scale, norms;  ///< [out], of DoRA
   };
   virtual Passage pass(const at::Tensor& gradient, const LinearCall& call) const = 0;
 
@@ -45,7 +45,7 @@ class LinearAdapter {
                         at::Tensor& x_gradient, model::UnitTensors& unit) const = 0;
 };
 
-/// Enters the adapter's parameters into the unit.
+/// Enters the adapter's parameters into the unit: A and B, and a magnitude [out] with DoRA.
 std::unique_ptr<LinearAdapter> make_linear_adapter(model::UnitSpec& unit, const model::LinearSpec& linear,
                                                    const LoraConfig& config);
 

@@ -142,7 +142,6 @@ LoraConfig make_lora_config(const AdapterOptions& options, const model::ModelCon
     out = read_lora_config(options.adapter_name_or_path, config);
     refuse_contradictions(options, out, config, explicitly_set);
   }
-  if (out.dora) fail(ErrorClass::kUsage, "--use_dora: not supported yet");
   check_dropout(options.lora_dropout);
   out.dropout = options.lora_dropout;
   return out;

@@ -214,6 +214,19 @@ Rows adapter_rows() {
                 {"lora_target_modules", group, "", Text{"MODULES"}, in_adapter(&AdapterOptions::lora_target_modules),
                  "Modules that get an adapter: all-linear, a comma-separated list of names, or one regular "
                  "expression for the full name."}),
+      only_with(lora, {"exclude_modules", group, "", Text{"MODULES"}, in_adapter(&AdapterOptions::exclude_modules),
+                       "Of the targets, those that get no adapter: a list of names, or one regular expression."}),
+      only_with(lora,
+                {"layers_to_transform", group, "", Text{"LAYERS"}, in_adapter(&AdapterOptions::layers_to_transform),
+                 "Adapters in these layers only: comma-separated numbers from 0. Empty: in all."}),
+      only_with(lora,
+                {"layers_pattern", group, "", Text{"NAMES"}, in_adapter(&AdapterOptions::layers_pattern),
+                 "Names before the layer's number, for layers_to_transform; in the models here: layers. Empty: any."}),
+      only_with(lora, {"rank_pattern", group, "", Text{"RANKS"}, in_adapter(&AdapterOptions::rank_pattern),
+                       "Other ranks than lora_r by module: KEY=RANK,... or a JSON object. A key is a regular "
+                       "expression for the full name or what follows one of its dots; the first that matches counts."}),
+      only_with(lora, {"alpha_pattern", group, "", Text{"ALPHAS"}, in_adapter(&AdapterOptions::alpha_pattern),
+                       "The same for lora_alpha."}),
       elsewhere({"autocast_adapter_dtype"},
                 only_with(lora, {"adapter_dtype", group, "", Choices{{"float32", "bfloat16"}},
                                  in_adapter(&AdapterOptions::adapter_dtype),
@@ -231,6 +244,17 @@ Rows adapter_rows() {
                  "part, as in PEFT."}),
       only_with(lora, {"use_rslora", group, "", Flag{}, in_adapter(&AdapterOptions::use_rslora),
                        "Scale by lora_alpha / sqrt(lora_r) instead."}),
+      only_with(lora, {"use_dora", group, "", Flag{}, in_adapter(&AdapterOptions::use_dora),
+                       "DoRA: train a magnitude for each output feature beside the low-rank direction. On a quantised "
+                       "base this is QDoRA."}),
+      elsewhere({"bias"}, only_with(lora, {"lora_bias", group, "", Choices{{"none", "all", "lora_only"}},
+                                           in_adapter(&AdapterOptions::lora_bias),
+                                           "Which biases of the base are trained. The models here have none, so that "
+                                           "all and lora_only add nothing."})),
+      only_with(lora, {"init_lora_weights", group, "", Choices{{"true", "false", "gaussian"}},
+                       in_adapter(&AdapterOptions::init_lora_weights),
+                       "How a new adapter begins. true: A uniform, B zero. gaussian: A normal, B zero. false: both "
+                       "uniform, so that the first step sees another model than the base."}),
       only_with(lora,
                 {"adapter_name_or_path", group, "", Text{"FOLDER"}, in_adapter(&AdapterOptions::adapter_name_or_path),
                  "PEFT adapter folder to start from instead of new adapter weights."}),

@@ -48,6 +48,15 @@ std::string describe_modules(const std::set<std::string>& modules) {
   return text;
 }
 
+/// Modules with a rank or scale of their own; "" for none.
+std::string describe_patterns(const adapters::LoraConfig& lora) {
+  std::string text;
+  for (const std::string& module : lora.modules)
+    if (lora.ranks.contains(module) || lora.alphas.contains(module))
+      text += fmt::format("  {}: r {}, scale {:.6g}\n", module, lora.rank_of(module), lora.scaling_of(module));
+  return text;
+}
+
 std::string describe_trained(const Run& run) {
   const auto [total, trained, tensors] = model::count_weights(run.model->units());
   return describe_adapter(run) + fmt::format("trained: {} of {} weights ({:.4f} %) in {}\n", trained, total,
@@ -86,9 +95,11 @@ std::string describe_adapter(const Run& run) {
   const auto& lora = *run.lora;
   std::string text;
   if (!lora.modules.empty())
-    text =
-        fmt::format("LoRA: r {}, alpha {}, scale {:.6g}, dropout {}, on {}:{}\n", lora.rank, lora.alpha, lora.scaling(),
-                    lora.dropout, counted(lora.modules.size(), "module"), describe_modules(lora.modules));
+    text = fmt::format("{}: r {}, alpha {}, scale {:.6g}, dropout {}, on {}:{}\n", lora.dora ? "DoRA" : "LoRA",
+                       lora.rank, lora.alpha, lora.scaling(), lora.dropout, counted(lora.modules.size(), "module"),
+                       describe_modules(lora.modules));
+  text += describe_patterns(lora);
+  if (lora.bias != "none") text += fmt::format("lora_bias {}: the model has no biases, nothing is added\n", lora.bias);
   if (!lora.saved_modules.empty())
     text += fmt::format("trained whole: {}:{}\n", counted(lora.saved_modules.size(), "module"),
                         describe_modules(lora.saved_modules));
@@ -135,6 +146,14 @@ std::string describe_packing(const data::DataOptions& data) {
   return data.packing_strategy + (data.wrapped_attention == "row" ? "" : ", attention in " + data.wrapped_attention);
 }
 
+/// lora_alpha, and the modules that alpha_pattern gives another.
+std::string describe_alphas(const adapters::LoraConfig& lora) {
+  std::string text = fmt::format("{}", lora.alpha);
+  for (const auto& [module, alpha] : lora.alphas)
+    if (alpha != lora.alpha) text += fmt::format(", {} for {}", alpha, module);
+  return text;
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> fixed_settings(const Run& run) {
@@ -149,7 +168,7 @@ std::vector<std::pair<std::string, std::string>> fixed_settings(const Run& run) 
           {"dtype", type_name(run.precision.compute)},
           {"shard_group_size", std::to_string(run.policy.shard_size)},  // of a checkpoint's files
           {"adapter_dtype", run.lora ? type_name(run.precision.trained) : none},
-          {"lora_alpha", run.lora ? fmt::format("{}", run.lora->alpha) : none},
+          {"lora_alpha", run.lora ? describe_alphas(*run.lora) : none},
           {"use_rslora", run.lora ? (run.lora->rank_stabilised ? "True" : "False") : none},
           {"lora_dropout", run.lora ? fmt::format("{}", run.lora->dropout) : none},
           {"dataset_name", data.dataset_name},

@@ -7,6 +7,7 @@
 #include "same_everywhere.h"
 #include "sharding_setup.h"
 #include "shardtune/adapters/embedding.h"
+#include "start_adapters.h"
 #include "shardtune/adapters/peft_folder.h"
 #include "shardtune/comm/agree.h"
 #include "shardtune/core/error.h"
@@ -191,6 +192,7 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
   if (!shapes_only) load_weights(*run, *files);
   run->shards->base_loaded();
   load_other_adapters(*run);
+  if (!shapes_only) start_adapters(*run);
   std::vector<bool> kept = trains ? choose_kept_layers(*run, explicitly_set) : std::vector<bool>();
   comm::agree(communicator, [&] {
     StepSettings step{.compute_type = run->precision.compute,

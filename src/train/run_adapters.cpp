@@ -45,7 +45,13 @@ void RunAdapters::enter(const adapters::LoraConfig& config, const io::Safetensor
 
 void RunAdapters::add(const adapters::LoraConfig& config) {
   agree_on("add", fmt::format("{} {} {}", config.name, config.rank, config.alpha));
-  comm::agree(*run_.communicator, [&] { set_.add(config); });
+  comm::agree(*run_.communicator, [&] {
+    // Its magnitudes would have to be computed from the base, which start_adapters() does for the run's own adapter.
+    if (config.dora)
+      fail(ErrorClass::kUsage, "adapter '{}': a new DoRA adapter beside others is not supported; load it from a folder",
+           config.name);
+    set_.add(config);
+  });
   enter(config, nullptr);
 }
 

@@ -18,11 +18,6 @@ namespace {
 
 std::filesystem::path numerics() { return data_folder() / "numerics/tiny"; }
 
-void write_training_rows(const std::filesystem::path& file) {
-  auto batches = read_tensors(numerics() / "batches.safetensors");
-  write_rows(file, batches["train.input_ids"].view({80, 48}), batches["train.labels"].view({80, 48}));
-}
-
 /// All weights of the small model of the curves: projections of 4096 elements and more, others of fewer, an embedding.
 options::RunOptions full_options(const std::string& optim, const std::filesystem::path& rows) {
   options::RunOptions options = plain_options(data_folder() / "models/tiny", rows);
@@ -39,11 +34,7 @@ TEST(EightBitCurve, TwentySteps) {
   SharedScratch scratch;
   on_rank_0([&] { write_training_rows(scratch / "rows.jsonl"); });
   options::RunOptions options = full_options("adamw_bnb_8bit", scratch / "rows.jsonl");
-  options.train.max_steps = 20;
-  options.optim.learning_rate = settings["lr"];
-  options.optim.lr_scheduler_type = settings["schedule"];
-  options.optim.weight_decay = settings["weight_decay"];
-  options.optim.max_grad_norm = settings["max_grad_norm"];
+  take_settings(options, settings);
   const auto run = train::build_run(options, world());
   for (std::int64_t step = 0; step < 20; ++step) {
     const train::StepResult result = train::train_step(*run, reference_batches(*run, step), step);

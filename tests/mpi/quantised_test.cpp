@@ -17,11 +17,6 @@ namespace {
 
 std::filesystem::path numerics() { return data_folder() / "numerics/tiny"; }
 
-void write_training_rows(const std::filesystem::path& file, const char* model = "tiny") {
-  auto batches = read_tensors(data_folder() / "numerics" / model / "batches.safetensors");
-  write_rows(file, batches["train.input_ids"].view({80, 48}), batches["train.labels"].view({80, 48}));
-}
-
 struct Variant {
   const char* name;
   const char* folder;  ///< of the reference
@@ -55,17 +50,12 @@ TEST_P(QuantisedCurves, TwentySteps) {
   SharedScratch scratch;
   on_rank_0([&] {
     write_training_rows(scratch / "rows.jsonl");
-    make_adapter_folder(scratch / "start", numerics() / "lora/start.safetensors",
-                        numerics() / "lora/adapter/adapter_config.json");
+    make_reference_start(scratch / "start", "tiny", variant.folder);
   });
   options::RunOptions options = run_options(variant, scratch / "rows.jsonl");
   options.fsdp.share_base_on_node = shared;
   options.adapter.adapter_name_or_path = (scratch / "start").string();
-  options.train.max_steps = 20;
-  options.optim.learning_rate = settings["lr"];
-  options.optim.lr_scheduler_type = settings["schedule"];
-  options.optim.weight_decay = settings["weight_decay"];
-  options.optim.max_grad_norm = settings["max_grad_norm"];
+  take_settings(options, settings);
   const auto run = train::build_run(options, world());
   for (std::int64_t step = 0; step < 20; ++step) {
     const train::StepResult result = train::train_step(*run, reference_batches(*run, step), step);

@@ -3,8 +3,6 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
-
 #include <nlohmann/json.hpp>
 
 #include "shardtune/comm/self.h"
@@ -20,36 +18,19 @@ struct Curve {
   const char* dtype = "float32";
 };
 
-std::string adapter_config_for(const std::filesystem::path& folder, const nlohmann::json& settings,
-                               const Scratch& scratch) {
-  nlohmann::json config = read_json(data_folder() / "numerics/tiny/lora/adapter/adapter_config.json");
-  config["r"] = settings["r"];
-  config["lora_alpha"] = settings["alpha"];
-  config["use_rslora"] = settings["lora"].value("use_rslora", false);
-  std::ofstream(scratch / "adapter_config.json") << config.dump();
-  const std::string start = settings["start"];
-  make_adapter_folder(scratch / "start", folder / start, scratch / "adapter_config.json");
-  return (scratch / "start").string();
-}
-
 std::unique_ptr<train::Run> build(const Curve& curve, const nlohmann::json& settings, const Scratch& scratch,
                                   comm::Communicator& communicator) {
-  const auto numerics = data_folder() / "numerics" / curve.model;
-  auto batches = read_tensors(numerics / "batches.safetensors");
-  write_rows(scratch / "rows.jsonl", batches["train.input_ids"].view({80, 48}), batches["train.labels"].view({80, 48}));
+  write_training_rows(scratch / "rows.jsonl", curve.model);
   options::RunOptions options = plain_options(data_folder() / "models" / curve.model, scratch / "rows.jsonl");
   options.model.dtype = curve.dtype;
   options.train.per_device_train_batch_size = 2;
   options.train.gradient_accumulation_steps = 2;
-  options.train.max_steps = 20;
-  options.optim.learning_rate = settings["lr"];
-  options.optim.lr_scheduler_type = settings["schedule"];
-  options.optim.warmup_steps = settings["warmup_steps"];
-  options.optim.weight_decay = settings["weight_decay"];
-  options.optim.max_grad_norm = settings["max_grad_norm"];
+  take_settings(options, settings);
   options.adapter.use_peft_lora = settings["kind"] != "full";
-  if (options.adapter.use_peft_lora)
-    options.adapter.adapter_name_or_path = adapter_config_for(numerics / curve.folder, settings, scratch);
+  if (options.adapter.use_peft_lora) {
+    make_reference_start(scratch / "start", curve.model, curve.folder);
+    options.adapter.adapter_name_or_path = (scratch / "start").string();
+  }
   return train::build_run(options, communicator);
 }
 

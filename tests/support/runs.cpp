@@ -66,6 +66,38 @@ options::RunOptions plain_options(const std::filesystem::path& model, const std:
   return o;
 }
 
+void write_training_rows(const std::filesystem::path& file, const std::string& model) {
+  auto batches = read_tensors(data_folder() / "numerics" / model / "batches.safetensors");
+  write_rows(file, batches["train.input_ids"].view({80, 48}), batches["train.labels"].view({80, 48}));
+}
+
+void take_settings(options::RunOptions& options, const nlohmann::json& settings) {
+  options.train.max_steps = 20;
+  options.optim.learning_rate = settings["lr"];
+  options.optim.lr_scheduler_type = settings["schedule"];
+  options.optim.warmup_steps = settings["warmup_steps"];
+  options.optim.weight_decay = settings["weight_decay"];
+  options.optim.max_grad_norm = settings["max_grad_norm"];
+}
+
+void make_reference_start(const std::filesystem::path& folder, const std::string& model, const std::string& run) {
+  const auto numerics = data_folder() / "numerics" / model;
+  const nlohmann::json settings = read_json(numerics / run / "run.json")["settings"];
+  std::map<std::string, at::Tensor> tensors = read_tensors(numerics / "lora/start.safetensors");
+  if (const auto magnitudes = numerics / run / "magnitudes.safetensors"; std::filesystem::exists(magnitudes))
+    tensors.merge(read_tensors(magnitudes));
+  std::vector<io::TensorView> views;
+  for (const auto& [name, tensor] : tensors)
+    views.push_back({name, ops::dtype_of(tensor.scalar_type()), tensor.sizes().vec(), ops::bytes_of(tensor)});
+  std::filesystem::create_directories(folder);
+  io::write_safetensors(folder / "adapter_model.safetensors", views, {{"format", "pt"}});
+  nlohmann::json config = read_json(data_folder() / "numerics/tiny/lora/adapter/adapter_config.json");
+  config["r"] = settings["r"];
+  config["lora_alpha"] = settings["alpha"];
+  for (const char* key : {"use_rslora", "use_dora"}) config[key] = settings["lora"].value(key, false);
+  std::ofstream(folder / "adapter_config.json") << config.dump();
+}
+
 options::RunOptions case_options(const std::filesystem::path& rows) {
   options::RunOptions options = plain_options(case_folder() / "base-gqa", rows);
   options.adapter.adapter_name_or_path = (case_folder() / "lora-start").string();

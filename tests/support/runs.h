@@ -27,6 +27,13 @@ void make_adapter_folder(const std::filesystem::path& folder, const std::filesys
 /// Options with everything quiet: fp32, no shuffling, no dropout, one row a micro-batch, constant rate, rows as they are.
 options::RunOptions plain_options(const std::filesystem::path& model, const std::filesystem::path& rows);
 
+/// Training rows of the reference curves: 20 steps of 4.
+void write_training_rows(const std::filesystem::path& file, const std::string& model = "tiny");
+/// The settings of a reference run ("settings" of its run.json): 20 steps with its rate, schedule, decay and clipping.
+void take_settings(options::RunOptions& options, const nlohmann::json& settings);
+/// The PEFT folder that a reference run started from: matrices of the run `lora`, and the run's own magnitudes with DoRA.
+void make_reference_start(const std::filesystem::path& folder, const std::string& model, const std::string& run);
+
 /// The same for the acceptance cases: their small model and adapter, two epochs over `rows`.
 options::RunOptions case_options(const std::filesystem::path& rows);
 

@@ -21,6 +21,8 @@ TINY_ONLY = ("lora/grads_step1.safetensors", "lora/logits.safetensors", "lora/ad
              "rslora/adapter/adapter_config.json", "lora_bf16/run.json",
              "qlora_nf4_fp32/run.json", "qlora_nf4_fp32/dequantised_base.safetensors", "qlora_nf4_bf16/run.json",
              "qlora_nf4_bf16/dequantised_base.safetensors", "lora_int8_fp32/run.json", "full_adamw_8bit/run.json")
+# DoRA starts with the matrices of `lora` and these magnitudes; "trained" are the weights after 20 steps.
+DORA = (("tiny", "dora", True), ("tiny", "qdora_nf4_fp32", True), ("tiny-llama3", "dora", False), ("tiny-odd", "dora", False))
 FORWARD = ("fp32.plain.logits", "rope.inv_freq")
 FORWARD_TINY = FORWARD + ("fp32.padded.logits", "fp32.packed.logits", "bf16.plain.logits")
 STORED_NF4 = ("config.json", "model.safetensors", "expected.safetensors")
@@ -40,6 +42,19 @@ def link_if_same(path, first):
         path.symlink_to(os.path.relpath(first, path.parent))
 
 
+def magnitudes(start):
+    """Those of a start, under the names that PEFT gives them in its files."""
+    return {name.removesuffix(".weight"): tensor for name, tensor in safetensors_lite.read(start).items() if "magnitude" in name}
+
+
+def copy_dora(source, target, with_weights):
+    copy(source / "run.json", target / "run.json")
+    safetensors_lite.write(target / "magnitudes.safetensors", magnitudes(source / "start.safetensors"))
+    if with_weights:
+        copy(source / "grads_step1.safetensors", target / "grads_step1.safetensors")
+        copy(source / "adapter" / "adapter_model.safetensors", target / "trained.safetensors")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("reference", type=pathlib.Path)
@@ -55,6 +70,8 @@ def main():
         forward = safetensors_lite.read(source / "forward.safetensors")
         keep = FORWARD_TINY if model == "tiny" else FORWARD
         safetensors_lite.write(target / "forward.safetensors", {name: forward[name] for name in keep})
+    for model, name, with_weights in DORA:
+        copy_dora(args.reference / "numerics" / model / name, args.out / "numerics" / model / name, with_weights)
     for name in STORED_NF4:
         copy(args.reference / "quant" / "prequantised_nf4_tiny" / name, args.out / "models" / "tiny-nf4" / name)
     copy(args.reference / "numerics" / "made.json", args.out / "numerics" / "made.json")
