@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "shardtune/core/counted.h"
 #include "shardtune/core/error.h"
 
 namespace shardtune::adapters {
@@ -60,7 +61,14 @@ void AdapterSet::add(const LoraConfig& config) {
     fail(ErrorClass::kUsage, "there is an adapter '{}' already; give another name, or delete it first", config.name);
   for (const auto& [name, other] : configs_) check_may_be_one_of_several(other);
   check_may_be_one_of_several(config);
-  for (AdapterHost* host : *hosts_) host->add(config, unit_with(model_.units_for_adapters(), host->weight()));
+  const bool head_in_pieces = !model_.head_stages().empty();
+  if (head_in_pieces && config.modules.contains("lm_head"))
+    fail(ErrorClass::kUsage, "adapter '{}' changes lm_head, which is gathered in {}; give --table_pieces 1", config.name,
+         counted(static_cast<std::int64_t>(model_.head_stages().size()), "piece"));
+  for (AdapterHost* host : *hosts_) {
+    if (head_in_pieces && host->weight() == "lm_head.weight") continue;
+    host->add(config, unit_with(model_.units_for_adapters(), host->weight()));
+  }
   for (model::UnitSpec& unit : model_.units_for_adapters())
     for (model::Parameter& parameter : unit.parameters)
       if (parameter.adapter == config.name) parameter.trainable = false;

@@ -1,6 +1,8 @@
 // The verbs that bring full weights and let them go.
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
 #include "shardtune/core/error.h"
 #include "shardtune/core/ledger.h"
 #include "shardtune/core/ops.h"
@@ -57,6 +59,14 @@ void ShardedModel::start_gather(std::size_t index) {
 
 void ShardedModel::prefetch(std::size_t unit) {
   if (units_[unit]->state == State::kSharded) start_gather(unit);
+}
+
+void ShardedModel::prefetch_if_room(std::size_t index) {
+  const Unit& unit = *units_[index];
+  const auto& occupants = pools_[unit.pool].occupants;
+  const bool room = unit.frozen_bytes + unit.trained_bytes == 0 ||
+                    std::ranges::any_of(occupants, [](const auto& occupant) { return !occupant; });
+  if (room) prefetch(index);
 }
 
 void ShardedModel::hand_out(const Unit& unit, const std::vector<at::Tensor>& tensors,

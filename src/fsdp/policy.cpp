@@ -78,7 +78,7 @@ std::int64_t elements_of(const model::UnitSpec& stage) {
 }
 
 std::vector<std::vector<std::size_t>> wrap_by_size(const std::vector<model::UnitSpec>& stages, std::int64_t least) {
-  const std::size_t head = stages.size() - 1;
+  const std::size_t head = model::head_stage(stages);
   for (std::size_t layer = 1; layer < head; ++layer)
     if (least < elements_of(stages[layer]))
       fail(
@@ -96,7 +96,7 @@ std::vector<std::vector<std::size_t>> wrap_by_size(const std::vector<model::Unit
     units.back().push_back(layer);
     size += elements_of(stages[layer]);
   }
-  units.push_back({head});
+  for (std::size_t stage = head; stage < stages.size(); ++stage) units.push_back({stage});
   return units;
 }
 

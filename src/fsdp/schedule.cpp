@@ -1,12 +1,29 @@
 #include "shardtune/fsdp/schedule.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace shardtune::fsdp {
 
-Schedule::Schedule(ShardedModel& model, const Policy& policy, bool tied)
-    : model_(model), policy_(policy), last_(model.units() - 1), table_(model.unit_of(0)),
+Schedule::Schedule(ShardedModel& model, const Policy& policy, bool tied, Pieces pieces)
+    : model_(model), policy_(policy), pieces_(std::move(pieces)), last_(model.head_unit()), table_(model.unit_of(0)),
       table_apart_(tied && last_ != table_) {}
+
+void Schedule::enter_table_piece(std::size_t i) {
+  model_.unshard(pieces_.table[i]);
+  if (!policy_.forward_prefetch) return;
+  if (i + 1 < pieces_.table.size()) model_.prefetch_if_room(pieces_.table[i + 1]);
+  else model_.prefetch_if_room(table_ + 1);
+}
+
+void Schedule::leave_table_piece(std::size_t i) { model_.reshard(pieces_.table[i]); }
+
+void Schedule::enter_head_piece(std::size_t i) {
+  model_.unshard(pieces_.head[i]);
+  if (policy_.forward_prefetch && i + 1 < pieces_.head.size()) model_.prefetch_if_room(pieces_.head[i + 1]);
+}
+
+void Schedule::leave_head_piece(std::size_t i) { model_.reshard(pieces_.head[i]); }
 
 bool Schedule::has_layers(std::size_t unit) const { return model_.stages_of(unit).back() > 0 && unit != last_; }
 
@@ -15,6 +32,7 @@ void Schedule::enter_forward(std::size_t unit) {
   if (!policy_.forward_prefetch) return;
   if (turns_next(unit) && table_apart_) model_.prefetch(table_);
   model_.prefetch(unit + 1);
+  if (turns_next(unit) && !pieces_.head.empty()) model_.prefetch_if_room(pieces_.head.front());
 }
 
 void Schedule::leave_forward(std::size_t unit, bool training) {

@@ -49,6 +49,7 @@ ShardedModel::ShardedModel(std::vector<model::UnitSpec> stages, const ShardSetti
                            std::unique_ptr<comm::SharedMemory> shared_base)
     : mesh_(mesh), settings_(settings), shared_base_(std::move(shared_base)) {
   settings_.units = units_of(settings, stages.size());
+  head_ = model::head_stage(stages);
   stages_.resize(stages.size());
   unit_of_.resize(stages.size());
   for (std::size_t stage = 0; stage < stages.size(); ++stage) {
@@ -97,11 +98,13 @@ void ShardedModel::make_units(const std::vector<model::UnitSpec>& stages) {
 }
 
 void ShardedModel::choose_pools() {
-  const std::size_t head = stages_.size() - 1;
+  const auto is_weight = [](const model::Parameter& one) { return one.shape.size() > 1 && !one.borrowed; };
   for (auto& unit : units_) {
-    const bool table_only = unit->stages == std::vector<std::size_t>{0}, head_only = unit->stages == std::vector{head};
-    if (table_only) unit->pool = 1;
-    else if (head_only) unit->pool = borrower_ ? 2 : 1;
+    if (unit->stages.size() > 1) continue;
+    const std::size_t stage = unit->stages.front();
+    // Without a weight of its own the head is needed beside the table, or beside a piece.
+    if (stage == 0 || stage > head_) unit->pool = 1;
+    else if (stage == head_) unit->pool = borrower_ || std::ranges::none_of(unit->spec.parameters, is_weight) ? 2 : 1;
   }
 }
 
@@ -115,8 +118,8 @@ std::size_t ShardedModel::layer_buffers() const {
   return std::min<std::size_t>(count, ahead ? 2 : 1);
 }
 
-/// Embedding and head may take one of two layer buffers that turn over: when the embedding is needed only one other unit is,
-/// and the head meets the last layer alone.
+/// Embedding and head, or a piece of either, may take one of two layer buffers that turn over: when the embedding is needed only
+/// one other unit is, and the head meets the last layer alone.
 bool ShardedModel::layers_lend_buffers(std::int64_t layer_bytes, std::int64_t other_bytes) const {
   const bool turn_over = layer_buffers() == 2 && settings_.policy.reshard != Reshard::kAfterBackward && !borrower_;
   return turn_over && 2 * std::max(layer_bytes, other_bytes) <= 2 * layer_bytes + other_bytes;

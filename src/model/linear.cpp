@@ -30,6 +30,20 @@ std::int64_t Parameter::elements() const {
   return count;
 }
 
+std::int64_t Parameter::first_element() const { return first_row == 0 ? 0 : first_row * (elements() / shape.front()); }
+
+std::vector<std::int64_t> Parameter::file_shape() const {
+  std::vector<std::int64_t> whole = shape;
+  if (table_rows > 0) whole.front() = table_rows;
+  return whole;
+}
+
+std::size_t head_stage(const std::vector<UnitSpec>& units) {
+  std::size_t stages = units.size();
+  while (stages > 0 && units[stages - 1].further_piece) --stages;
+  return stages - 1;
+}
+
 WeightCounts count_weights(const std::vector<UnitSpec>& units) {
   WeightCounts counts;
   for (const UnitSpec& unit : units)

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "target_rows.h"
+
 namespace shardtune::model {
 
 RotaryTable::RotaryTable(const ModelConfig& config, const at::TensorOptions& options)
@@ -42,7 +44,8 @@ void RotaryTable::lookup(std::span<const std::int32_t> positions, StepContext& c
 }
 
 LlamaModel::LlamaModel(const ModelConfig& config, const LinearGroupFactory& factory, const TrainedModules& trained,
-                       bool untie, const EmbeddingAdapterFactory& embedding_adapter)
+                       bool untie, const EmbeddingAdapterFactory& embedding_adapter,
+                       std::int64_t table_pieces)
     : config_(config) {
   const auto layer_count = static_cast<std::size_t>(config.layers);
   units_.resize(layer_count + 2);
@@ -68,6 +71,7 @@ LlamaModel::LlamaModel(const ModelConfig& config, const LinearGroupFactory& fact
   head.parameters[kHeadSlot].borrowed = config.tied_embeddings && !untie;
   head.parameters[kHeadSlot].rows_in_base = rows_in_base;
   if (config.tied_embeddings) head.parameters[kHeadSlot].base_name = "model.embed_tokens.weight";
+  cut_tables(table_pieces > 0 ? table_pieces : table_pieces_of(config));
 }
 
 at::Tensor LlamaModel::embed(const at::Tensor& ids, const UnitTensors& embedding, at::ScalarType type,
@@ -86,38 +90,6 @@ void LlamaModel::embed_backward(const at::Tensor& gradient, const at::Tensor& id
 }
 
 namespace {
-
-/// Elements of logits that one chunk of the loss may hold: 32 MB in fp32.
-constexpr std::int64_t kLossChunkElements = 8 << 20;
-
-/// The positions that have a target, as the head sees them.
-struct TargetRows {
-  at::Tensor where, classes;  ///< [n] int64
-  std::vector<std::int64_t> samples;
-  std::vector<std::int32_t> document_positions;
-
-  TargetRows(std::span<const std::int32_t> targets, const StepContext& context) {
-    const auto count = std::count_if(targets.begin(), targets.end(), [](std::int32_t t) { return t >= 0; });
-    where = at::empty({count}, at::kLong);
-    classes = at::empty({count}, at::kLong);
-    std::int64_t n = 0;
-    for (std::size_t i = 0; i < targets.size(); ++i) {
-      if (targets[i] < 0) continue;
-      where.mutable_data_ptr<std::int64_t>()[n] = static_cast<std::int64_t>(i);
-      classes.mutable_data_ptr<std::int64_t>()[n++] = targets[i];
-      samples.push_back(context.samples[i]);
-      document_positions.push_back(context.document_positions[i]);
-    }
-  }
-
-  /// The context of these positions alone; its spans point into this object.
-  StepContext seen_from(const StepContext& context) const {
-    StepContext out = context;
-    out.samples = samples;
-    out.document_positions = document_positions;
-    return out;
-  }
-};
 
 /// Rows of logits [n, V] whose target has the largest one.
 std::int64_t count_correct(const at::Tensor& logits, const at::Tensor& targets) {
@@ -139,7 +111,7 @@ LlamaModel::LossResult LlamaModel::loss(const at::Tensor& x, std::span<const std
   at::Tensor* norm_sink = head.gradients[kNormSlot].defined() ? &head.gradients[kNormSlot] : nullptr;
   LossResult result;
   if (want_gradient) result.gradient = at::zeros_like(x);
-  const std::int64_t chunk = std::max<std::int64_t>(16, kLossChunkElements / config_.vocab_size);
+  const std::int64_t chunk = loss_chunk_rows(config_.vocab_size);
   for (std::int64_t first = 0; first < rows.where.size(0); first += chunk) {
     const std::int64_t count = std::min(chunk, rows.where.size(0) - first);
     const StepContext chunk_context = row_context.tokens(first, count);

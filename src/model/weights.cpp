@@ -102,7 +102,7 @@ void check_weights(const io::SafetensorsFolder& folder, const std::vector<UnitSp
       }
       const std::string& name = parameter.name_in_base();
       known.insert(name);
-      std::vector<std::int64_t> shape = parameter.shape;
+      std::vector<std::int64_t> shape = parameter.file_shape();
       if (parameter.rows_in_base > 0) shape[0] = parameter.rows_in_base;
       if (!folder.contains(name))
         fail(ErrorClass::kBadModel, "the model files hold no tensor '{}' (expected shape [{}])", name,

@@ -157,6 +157,11 @@ Rows model_rows() {
       {"ffn_chunk_tokens", group, "tokens", IntegerRange{1, kMaxTokens}, in_model(&ModelOptions::ffn_chunk_tokens),
        "Tokens that a layer takes at once, so that its work space does not grow with the batch: the feed-forward half "
        "exactly, the attention half whole documents (or rows), at least one."},
+      {"table_pieces", group, "pieces", IntegerRange{0, 4096}, in_model(&ModelOptions::table_pieces),
+       "Pieces of rows in which a frozen embedding table and a frozen head without adapter are gathered, one after the "
+       "other; 0: as many as make a piece no larger than a quarter of a layer's weights, or than 32 Mi weights. "
+       "Changes "
+       "the loss in its last bits."},
       {"memory_budget_gib", group, "GiB", NumberRange{.min = 0, .max = 1e6}, in_model(&ModelOptions::memory_budget_gib),
        "Resident memory that a rank may take, for activation_policy auto; 0: 80 % of what is free on the node."},
   };

@@ -145,7 +145,7 @@ void make_model(Run& run, const std::set<std::string>& explicitly_set) {
   run.model = std::make_unique<model::LlamaModel>(
       run.config, adapters::lora_linear_factory(*run.lora, run.adapter_hosts),
       [&saved](const std::string& module) { return saved.contains(module); }, untie,
-      adapters::embedding_adapter_factory(*run.lora));
+      adapters::embedding_adapter_factory(*run.lora), run.options.model.table_pieces);
 }
 
 }  // namespace

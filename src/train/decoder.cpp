@@ -88,7 +88,7 @@ at::Tensor Decoder::extend(Sequences& sequences, std::span<const std::vector<std
   Walk walk(sequences, tokens);
   walk.context.ffn_chunk_tokens = run_.options.model.ffn_chunk_tokens;
   rotary_.lookup(walk.positions, walk.context);
-  const std::size_t last = run_.shards->units() - 1;
+  const std::size_t last = run_.shards->head_unit();
   for (std::size_t unit = 0; unit < last; ++unit) {
     schedule_.enter_forward(unit);
     forward_unit(unit, walk);

@@ -41,7 +41,7 @@ void load_unit(Run& run, const WeightFiles& sources, std::size_t unit, Quantised
     else if (parameter.trainable && sources.adapter)
       model::read_elements(*sources.adapter, adapters::peft_name(parameter.name), begin, part);
     else if (parameter.initial == model::Initial::kBase)
-      model::read_base_elements(sources.base, parameter, begin, part);
+      model::read_base_elements(sources.base, parameter, parameter.first_element() + begin, part);
     else fill_first_values(part, begin, parameter, run.options.data.seed);
   };
   fsdp::FlatShard& frozen = run.shards->frozen(unit);

@@ -26,11 +26,22 @@ void book_kept(const model::LayerSaved& saved) {
   }
 }
 
+/// The pieces that are gathered by themselves.
+fsdp::Schedule::Pieces pieces_of(const model::LlamaModel& model, const fsdp::ShardedModel& shards) {
+  fsdp::Schedule::Pieces pieces;
+  if (shards.unit_of(0) == shards.head_unit()) return pieces;  // everything is one unit
+  if (model.table_stages().size() > 1)
+    for (const std::size_t stage : model.table_stages()) pieces.table.push_back(shards.unit_of(stage));
+  for (const std::size_t stage : model.head_stages()) pieces.head.push_back(shards.unit_of(stage));
+  return pieces;
+}
+
 }  // namespace
 
 StepEngine::StepEngine(const model::LlamaModel& model, fsdp::ShardedModel& shards, const fsdp::Policy& policy,
                        const StepSettings& settings)
-    : model_(model), shards_(shards), schedule_(shards, policy, model.head_borrows()), settings_(settings),
+    : model_(model), shards_(shards), schedule_(shards, policy, model.head_borrows(), pieces_of(model, shards)),
+      settings_(settings),
       rotary_(model.config(), at::TensorOptions().device(settings.device).dtype(settings.compute_type)) {}
 
 void StepEngine::announce(const char* verb, std::size_t stage) const {
@@ -65,6 +76,10 @@ void StepEngine::forward_unit(std::size_t unit, Walk& walk, bool training) {
     if (is_head(stage)) return;
     announce(training ? "forward" : "evaluation", stage);
     const model::UnitTensors& tensors = shards_.stage(stage);
+    if (stage == 0 && model_.table_stages().size() > 1) {
+      for (const std::size_t piece : model_.table_stages()) embed_from(piece, walk);
+      continue;
+    }
     if (stage == 0) {
       walk.x = model_.embed(walk.ids, tensors, settings_.compute_type, training ? &walk.embedding_saved : nullptr);
       ops::book(walk.x, Purpose::kStream);
@@ -80,6 +95,13 @@ void StepEngine::forward_unit(std::size_t unit, Walk& walk, bool training) {
     ops::book(walk.x, Purpose::kStream);
     if (training) book_kept(walk.saved[layer]);
   }
+}
+
+void StepEngine::pass_forward(std::size_t unit, std::span<Walk> walks, bool training) {
+  if (unit == shards_.unit_of(0) && !schedule_.pieces().table.empty()) return embed_in_pieces(walks, training);
+  schedule_.enter_forward(unit);
+  for (Walk& walk : walks) forward_unit(unit, walk, training);
+  schedule_.leave_forward(unit, training);
 }
 
 void StepEngine::backward_stage(std::size_t stage, Walk& walk) {
@@ -106,19 +128,14 @@ void StepEngine::backward_unit(std::size_t unit, Walk& walk) {
 }
 
 void StepEngine::turn(Walk& walk, double scale) {
-  const std::size_t unit = shards_.units() - 1;
+  const std::size_t unit = shards_.head_unit();
   const bool table_apart = model_.head_borrows() && shards_.unit_of(0) != unit;
   forward_unit(unit, walk, /*training=*/true);
   shards_.zero_gradients(unit);
   if (!walk.batch->empty()) {
+    // Where pieces are gathered by themselves, all walks have their losses already.
+    if (schedule_.pieces().head.empty()) lose(walk, scale, /*want_gradient=*/true);
     const LedgerScope scope(Purpose::kLoss);
-    announce("turn at", model_.head_unit());
-    const auto loss = model_.loss(walk.x, walk.batch->targets, shards_.stage(model_.head_unit()), walk.context, scale,
-                                  /*want_gradient=*/true);
-    walk.loss = loss.loss_sum;
-    walk.gradient = loss.gradient;
-    ops::book(walk.gradient, Purpose::kStream);
-    walk.x.reset();
     const auto& stages = shards_.stages_of(unit);
     forward_again(unit, model_.layers() - 1, walk);
     for (auto stage = stages.rbegin(); stage != stages.rend(); ++stage)
@@ -132,14 +149,11 @@ std::vector<double> StepEngine::forward_backward(std::span<const data::MicroBatc
                                                  double scale) {
   std::vector<Walk> walks;
   for (const data::MicroBatch& batch : batches) walks.push_back(make_walk(batch, step, /*training=*/true));
-  const std::size_t last = shards_.units() - 1;
+  const std::size_t last = shards_.head_unit();
 
-  for (std::size_t unit = 0; unit < last; ++unit) {
-    schedule_.enter_forward(unit);
-    for (Walk& walk : walks) forward_unit(unit, walk, /*training=*/true);
-    schedule_.leave_forward(unit, /*training=*/true);
-  }
+  for (std::size_t unit = 0; unit < last; ++unit) pass_forward(unit, walks, /*training=*/true);
   schedule_.enter_turn();
+  if (!schedule_.pieces().head.empty()) lose_in_pieces(walks, scale, /*want_gradient=*/true);
   for (Walk& walk : walks) turn(walk, scale);
   schedule_.leave_turn();
   for (std::size_t unit = last; unit-- > 0;) {
@@ -156,32 +170,38 @@ std::vector<double> StepEngine::forward_backward(std::span<const data::MicroBatc
 
 template <typename F>
 void StepEngine::walk_forward(Walk& walk, F at_head) {
-  const std::size_t last = shards_.units() - 1;
-  for (std::size_t unit = 0; unit < last; ++unit) {
-    schedule_.enter_forward(unit);
-    forward_unit(unit, walk, /*training=*/false);
-    schedule_.leave_forward(unit, /*training=*/false);
-  }
+  const std::size_t last = shards_.head_unit();
+  for (std::size_t unit = 0; unit < last; ++unit) pass_forward(unit, std::span(&walk, 1), /*training=*/false);
   schedule_.enter_turn();
   forward_unit(last, walk, /*training=*/false);
-  if (!walk.batch->empty()) at_head(shards_.stage(model_.head_unit()));
+  at_head();
   schedule_.leave_turn();
+}
+
+void StepEngine::lose(Walk& walk, double scale, bool want_gradient) {
+  if (head_in_pieces()) return lose_in_pieces(std::span(&walk, 1), scale, want_gradient);
+  if (walk.batch->empty()) return;
+  const LedgerScope scope(Purpose::kLoss);
+  if (want_gradient) announce("turn at", model_.head_unit());
+  const auto loss =
+      model_.loss(walk.x, walk.batch->targets, shards_.stage(model_.head_unit()), walk.context, scale, want_gradient);
+  walk.loss = loss.loss_sum;
+  walk.correct = loss.correct;
+  walk.gradient = loss.gradient;
+  if (want_gradient) ops::book(walk.gradient, Purpose::kStream);
+  walk.x.reset();
 }
 
 model::LlamaModel::LossResult StepEngine::evaluate_tokens(const data::MicroBatch& batch) {
   Walk walk = make_walk(batch, 0, /*training=*/false);
-  model::LlamaModel::LossResult result;
-  walk_forward(walk, [&](model::UnitTensors& head) {
-    const LedgerScope scope(Purpose::kLoss);
-    result = model_.loss(walk.x, walk.batch->targets, head, walk.context, 1.0, /*want_gradient=*/false);
-  });
-  return result;
+  walk_forward(walk, [&] { lose(walk, 1.0, /*want_gradient=*/false); });
+  return {.loss_sum = walk.loss, .gradient = {}, .correct = walk.correct};
 }
 
 at::Tensor StepEngine::logits(const data::MicroBatch& batch) {
   Walk walk = make_walk(batch, 0, /*training=*/false);
   at::Tensor result;
-  walk_forward(walk, [&](const model::UnitTensors& head) { result = model_.logits(walk.x, head); });
+  walk_forward(walk, [&] { result = logits_of(walk); });
   return result;
 }
 

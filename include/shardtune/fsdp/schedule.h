@@ -1,5 +1,6 @@
 #pragma once
 #include <cstdint>
+#include <vector>
 
 #include "shardtune/fsdp/sharded_model.h"
 
@@ -16,10 +17,25 @@ namespace shardtune::fsdp {
 ///   Reshard::kAfterBackward (SHARD_GRAD_OP)     kept                 there
 /// The embedding's values are not needed in backward, but a tied head needs them at the turn: a second gather where units are
 /// let go, none where they are kept.
+///
+/// A table in pieces of rows is gathered piece after piece, each let go before the next is needed: the embedding's in forward, the
+/// head's at the turn. The next piece is fetched ahead where a buffer is free.
 class Schedule {
  public:
-  /// `tied`: the head uses the embedding's table.
-  Schedule(ShardedModel& model, const Policy& policy, bool tied);
+  /// Units of the pieces, in order; empty: the table is one unit's, or lies in the unit of the layers.
+  struct Pieces {
+    std::vector<std::size_t> table, head;
+  };
+  /// `tied`: the head uses the embedding's table as a whole.
+  Schedule(ShardedModel& model, const Policy& policy, bool tied, Pieces pieces = {});
+
+  const Pieces& pieces() const { return pieces_; }
+  /// In place of enter_forward() and leave_forward() of the embedding; i counts the pieces.
+  void enter_table_piece(std::size_t i);
+  void leave_table_piece(std::size_t i);
+  /// Between enter_turn() and leave_turn().
+  void enter_head_piece(std::size_t i);
+  void leave_head_piece(std::size_t i);
 
   /// `training`: backward will follow. Evaluation lets every unit go.
   void enter_forward(std::size_t unit);
@@ -51,6 +67,7 @@ class Schedule {
 
   ShardedModel& model_;
   Policy policy_;
+  Pieces pieces_;
   std::size_t last_, table_;  ///< the units of the head and of the embedding
   bool table_apart_;  ///< the head needs the embedding's table, and that lies in another unit
 };

@@ -48,6 +48,8 @@ class ShardedModel {
 
   std::size_t units() const { return units_.size(); }
   std::size_t unit_of(std::size_t stage) const { return unit_of_[stage]; }
+  /// The last unit of a walk over the model; units of pieces may follow.
+  std::size_t head_unit() const { return unit_of_[head_]; }
   const std::vector<std::size_t>& stages_of(std::size_t unit) const;
   /// The unit's parameters: those of its stages in order.
   const model::UnitSpec& spec(std::size_t unit) const;
@@ -72,6 +74,8 @@ class ShardedModel {
 
   /// Starts gathering a unit; does nothing when it is gathered or under way.
   void prefetch(std::size_t unit);
+  /// The same, but does nothing either when no buffer is free.
+  void prefetch_if_room(std::size_t unit);
   /// Gathers the unit now unless prefetched. The stages' tensors are then in stage().
   void unshard(std::size_t unit);
   /// The tensors of a stage of a gathered unit. A borrowed slot holds the owner's tensor: the owner's unit must be gathered
@@ -143,7 +147,8 @@ class ShardedModel {
     std::size_t stage = 0, slot = 0;
   };
   std::optional<Place> borrower_;  ///< what is borrowed from stage 0's first slot
-  std::array<Pool, 3> pools_;  ///< units with layers; embedding and untied head; norm of a tied head
+  std::size_t head_ = 0;  ///< the stage
+  std::array<Pool, 3> pools_;  ///< units with layers; tables and whole heads, and their pieces; norm beside a table
   std::array<at::Tensor, 3> gradient_buffers_;  ///< fp32 full gradients of one unit per pool
   at::Tensor send_buffer_, receive_buffer_;  ///< gradients in reduce_type on their way
 };

@@ -14,6 +14,8 @@ struct ModelOptions {
   bool use_reentrant = false;  ///< taken and without effect: nothing is recorded that could be entered again
   std::string activation_policy;  ///< "", recompute, keep, every_N, last_K, auto
   std::int64_t ffn_chunk_tokens = 2048;  ///< tokens that a layer takes at once
+  std::int64_t table_pieces =
+      0;  ///< in which a frozen embedding table and head are gathered; 0: from the model's shape
   double memory_budget_gib = 0;  ///< of a rank's resident memory, for auto; 0: what the node has
 };
 

@@ -35,21 +35,31 @@ struct Parameter {
   /// Bytes of a frozen parameter that is stored quantised: its full tensor is then these bytes in one dimension. 0: the
   /// elements themselves are stored.
   std::int64_t packed_bytes = 0;
+  /// Of a piece of rows of a table: the table's rows and the first that is here. 0: this is the whole tensor.
+  std::int64_t table_rows = 0, first_row = 0;
 
   std::int64_t elements() const;
   const std::string& name_in_base() const { return base_name.empty() ? name : base_name; }
+  /// Elements of the tensor in the model's files before this parameter's, and that tensor's shape.
+  std::int64_t first_element() const;
+  std::vector<std::int64_t> file_shape() const;
 };
 
 /// A unit of sharding: the embedding, one decoder layer, or final norm + head. Slots index `parameters`.
 struct UnitSpec {
   std::string name;
   std::vector<Parameter> parameters;
+  /// Rows of a table that are gathered apart from the stage that uses them. Such units stand behind the head.
+  bool further_piece = false;
 
   std::size_t add(Parameter parameter) {
     parameters.push_back(std::move(parameter));
     return parameters.size() - 1;
   }
 };
+
+/// The stage of final norm and head: the last one that is no further piece.
+std::size_t head_stage(const std::vector<UnitSpec>& units);
 
 /// Of a model with its adapters; what is borrowed counts once, with its owner.
 struct WeightCounts {

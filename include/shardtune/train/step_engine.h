@@ -50,14 +50,31 @@ class StepEngine {
     std::vector<model::LayerSaved> saved;  ///< by layer
     std::vector<at::Tensor> embedding_saved;
     double loss = 0;
+    std::int64_t correct = 0;  ///< tokens with the largest logit, in evaluation
   };
 
   Walk make_walk(const data::MicroBatch& batch, std::int64_t step, bool training);
   /// Names what comes for the ledger and the work listener.
   void announce(const char* verb, std::size_t stage) const;
-  bool is_head(std::size_t stage) const { return stage == model_.head_unit(); }
+  /// The head, or a piece of a table behind it.
+  bool is_head(std::size_t stage) const { return stage >= model_.head_unit(); }
   bool keeps(std::size_t layer) const { return layer < settings_.keep_layers.size() && settings_.keep_layers[layer]; }
 
+  /// All walks through a unit before the head's, with its gather.
+  void pass_forward(std::size_t unit, std::span<Walk> walks, bool training);
+  /// Pieces of rows (table_pieces.cpp): the embedding's part of x that the piece in a gathered stage gives; the same for all walks
+  /// and pieces with their gathers.
+  void embed_from(std::size_t stage, Walk& walk) const;
+  void embed_in_pieces(std::span<Walk> walks, bool training);
+  /// use(stage of the piece) for each of the head's pieces while it is gathered.
+  template <typename F>
+  void for_each_head_piece(F use);
+  /// Loss and, when wanted, gradient of walks at the head, which comes in pieces.
+  void lose_in_pieces(std::span<Walk> walks, double scale, bool want_gradient);
+  /// The same for one walk, whichever way the head comes.
+  void lose(Walk& walk, double scale, bool want_gradient);
+  at::Tensor logits_of(const Walk& walk);
+  bool head_in_pieces() const { return !model_.head_stages().empty(); }
   /// Every stage of the unit but the head.
   void forward_unit(std::size_t unit, Walk& walk, bool training);
   bool keeps_input(std::size_t layer) const { return layer % static_cast<std::size_t>(settings_.input_block) == 0; }
@@ -69,7 +86,7 @@ class StepEngine {
   void backward_unit(std::size_t unit, Walk& walk);
   /// The last unit: its forward, the loss, its backward.
   void turn(Walk& walk, double scale);
-  /// All units in evaluation; `at_head` runs while the head is gathered.
+  /// All units in evaluation; `at_head` runs while the head is gathered, on all ranks.
   template <typename F>
   void walk_forward(Walk& walk, F at_head);
 

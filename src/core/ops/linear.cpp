@@ -7,6 +7,7 @@
 #include "shardtune/core/error.h"
 #include "shardtune/core/ledger.h"
 #include "shardtune/core/ops.h"
+#include "shardtune/core/row_pieces.h"
 #include "shardtune/core/shape_only.h"
 #include "tell.h"
 
@@ -114,11 +115,15 @@ at::Tensor room_for_dequantised(const at::Tensor& packed, std::int64_t out, std:
   return dense;
 }
 
-void add_weight_gradient(at::Tensor& sink, const at::Tensor& gradient, const at::Tensor& x) {
-  tell_matmul(x.scalar_type(), gradient.size(1), x.size(0), x.size(1));
+void add_product_fp32(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
+  tell_matmul(b.scalar_type(), a.size(0), b.size(0), b.size(1));
   // A kernel of the GPU multiplies bf16 and adds in fp32.
-  if (!goes_cpu_way(x)) return;
-  gemm_fp32(sink, gradient.to(at::kFloat).t(), x.to(at::kFloat), /*add=*/true);
+  if (!goes_cpu_way(b)) return;
+  gemm_fp32(sum, a.to(at::kFloat), b.to(at::kFloat), /*add=*/true);
+}
+
+void add_weight_gradient(at::Tensor& sink, const at::Tensor& gradient, const at::Tensor& x) {
+  add_product_fp32(sink, gradient.t(), x);
 }
 
 at::Tensor embedding(const at::Tensor& table, const at::Tensor& ids) { return take_rows(table, ids); }

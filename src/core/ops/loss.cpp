@@ -4,40 +4,13 @@
 #include <cmath>
 
 #include "elements.h"
+#include "logit_rows.h"
 #include "shardtune/core/error.h"
 #include "shardtune/core/ops.h"
 #include "tell.h"
 
 namespace shardtune::ops {
 namespace {
-
-[[gnu::always_inline]] inline float maximum(const float* x, std::int64_t n) {
-  simd::Floats lanes, next;
-  for (int lane = 0; lane < simd::kLanes; ++lane) lanes[lane] = x[0];
-  std::int64_t i = 0;
-  for (; i + simd::kLanes <= n; i += simd::kLanes) {
-    std::memcpy(&next, x + i, sizeof next);
-    lanes = next > lanes ? next : lanes;
-  }
-  float most = lanes[0];
-  for (int lane = 1; lane < simd::kLanes; ++lane) most = lanes[lane] > most ? lanes[lane] : most;
-  for (; i < n; ++i) most = x[i] > most ? x[i] : most;
-  return most;
-}
-
-[[gnu::always_inline]] inline double sum_fp64(const float* x, std::int64_t n) {
-  simd::Doubles lanes = {};
-  simd::Floats next;
-  std::int64_t i = 0;
-  for (; i + simd::kLanes <= n; i += simd::kLanes) {
-    std::memcpy(&next, x + i, sizeof next);
-    lanes += __builtin_convertvector(next, simd::Doubles);
-  }
-  double sum = 0;
-  for (int lane = 0; lane < simd::kLanes; ++lane) sum += lanes[lane];
-  for (; i < n; ++i) sum += static_cast<double>(x[i]);
-  return sum;
-}
 
 /// One row of logits: leaves its exponentials over the maximum, gives their sum and the target's logit over the maximum.
 struct ExponentialRow {
@@ -47,14 +20,6 @@ struct ExponentialRow {
     *at_target = static_cast<double>(row[target] - most);
     for (std::int64_t c = 0; c < classes; ++c) row[c] = simd::exp(row[c] - most);
     *sum = sum_fp64(row, classes);
-  }
-};
-
-/// A row in fp32.
-struct WidenRow {
-  template <typename T>
-  [[gnu::always_inline]] static inline void run(const T* from, float* to, std::int64_t classes) {
-    for (std::int64_t c = 0; c < classes; ++c) to[c] = simd::widen(from[c]);
   }
 };
 
@@ -68,9 +33,7 @@ struct ScaleRow {
 /// The loss of one row of logits, which `space` [classes] serves unless they are fp32; leaves the gradient when wanted.
 template <typename T>
 double row_loss(T* logits, float* space, std::int64_t classes, std::int64_t target, double scale, bool want_gradient) {
-  float* row = space;
-  if constexpr (std::is_same_v<T, float>) row = logits;
-  else simd::run<WidenRow>(static_cast<const T*>(logits), row, classes);
+  float* row = fp32_row(logits, space, classes);
   double sum = 0, at_target = 0;
   simd::run<ExponentialRow>(row, classes, target, &sum, &at_target);
   if (want_gradient) {

@@ -44,9 +44,12 @@ double model_flops(const Run& run, const Plan& made) {
   double weights = 0, trained = 0;
   for (std::size_t unit = 1; unit < run.model->units().size(); ++unit)
     for (const auto& parameter : run.model->units()[unit].parameters) {
+      if (parameter.table_rows > 0) continue;  // a piece of a table
       weights += static_cast<double>(parameter.elements());
       if (parameter.trainable) trained += static_cast<double>(parameter.elements());
     }
+  if (!run.model->head_stages().empty())
+    weights += static_cast<double>(run.config.vocab_size) * static_cast<double>(run.config.hidden_size);
   double pairs = 0;
   for (const data::Row& row : run.train_rows)
     for (const std::int32_t length : row.segments) pairs += 0.5 * length * (length + 1.0);

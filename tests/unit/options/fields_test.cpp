@@ -14,6 +14,7 @@ RunOptions all_changed() {
               "--mixed_precision=fp16",
               "--reduce_dtype=bfloat16",
               "--ffn_chunk_tokens=125",
+              "--table_pieces=7",
               "--use_reentrant=True",
               "--activation_policy=last_3",
               "--memory_budget_gib=12.2",
@@ -118,6 +119,7 @@ TEST(Fields, ShardingAndMemory) {
   EXPECT_EQ(options.model.mixed_precision, "fp16");
   EXPECT_EQ(options.fsdp.reduce_dtype, "bfloat16");
   EXPECT_EQ(options.model.ffn_chunk_tokens, 125);
+  EXPECT_EQ(options.model.table_pieces, 7);
   EXPECT_TRUE(options.model.use_reentrant);
   EXPECT_EQ(options.model.activation_policy, "last_3");
   EXPECT_EQ(options.model.memory_budget_gib, 12.2);
