@@ -97,7 +97,8 @@ def memory_page(plans):
               "inputs_every_N` divides the first by N for one more forward at most ([time.md](time.md)), more ranks divide the",
               "second. `--ffn_chunk_tokens` bounds the workspace, and a layer works on whole documents one after the other, so it",
               "does not grow with the batch. Embedding and head of Llama 3 (128,256 words, 2.1 GB) are larger than a layer, or than",
-              "four packed ones; they are gathered whole, and so set the size of both gather buffers.", "", "The first line:", "", "```", first_command, "```", ""]
+              "four packed ones; they are gathered in pieces of rows, so that a layer sets the size of both gather buffers.", "",
+              "The first line:", "", "```", first_command, "```", ""]
     return "\n".join(lines)
 
 

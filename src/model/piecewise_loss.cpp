@@ -15,33 +15,45 @@ void clear_others(at::Tensor& x, std::span<const std::int32_t> targets) {
     if (targets[i] < 0) x.select(0, static_cast<std::int64_t>(i)).zero_();
 }
 
-}  // namespace
-
-PiecewiseLoss::PiecewiseLoss(const ModelConfig& config, const at::Tensor& x, std::span<const std::int32_t> targets,
-                             const StepContext& context, const at::Tensor& norm, bool want_gradient)
-    : config_(config), x_(x), norm_(norm.to(x.scalar_type(), /*non_blocking=*/false, /*copy=*/true)),
-      rows_(std::make_unique<TargetRows>(targets, context)), targets_(targets),
-      softmax_(rows_->where.size(0), x.options()) {
-  if (want_gradient) weighted_ = at::zeros({rows_->where.size(0), x.size(1)}, x.options().dtype(at::kFloat));
+at::Tensor part_of(const at::Tensor& all, std::int64_t group, std::int64_t groups) {
+  const std::int64_t first = all.size(0) * group / groups;
+  return all.narrow(0, first, all.size(0) * (group + 1) / groups - first);
 }
 
-PiecewiseLoss::~PiecewiseLoss() = default;
-PiecewiseLoss::PiecewiseLoss(PiecewiseLoss&&) noexcept = default;
+}  // namespace
+
+std::int64_t loss_groups(std::int64_t rows, std::int64_t width, at::ScalarType type) {
+  constexpr std::int64_t kBytes = 512 << 20;
+  const std::int64_t bytes = rows * width * (4 + static_cast<std::int64_t>(at::elementSize(type)));
+  return std::max<std::int64_t>(1, (bytes + kBytes - 1) / kBytes);
+}
+
+PiecewiseLoss::PiecewiseLoss(const ModelConfig& config, const at::Tensor& x, std::span<const std::int32_t> targets,
+                             const StepContext& context, const at::Tensor& norm, bool want_gradient, std::int64_t group,
+                             std::int64_t groups)
+    : config_(config), x_(x), norm_(norm.to(x.scalar_type(), /*non_blocking=*/false, /*copy=*/true)),
+      softmax_(0, x.options()) {
+  const TargetRows rows(targets, context);
+  where_ = part_of(rows.where, group, groups);
+  classes_ = part_of(rows.classes, group, groups);
+  softmax_ = ops::RunningSoftmax(where_.size(0), x.options());
+  if (!want_gradient) return;
+  if (group == 0) clear_others(x_, targets);
+  weighted_ = at::zeros({where_.size(0), x.size(1)}, x.options().dtype(at::kFloat));
+  target_rows_ = at::empty(weighted_.sizes(), x.options());
+}
 
 void PiecewiseLoss::add(const at::Tensor& piece, std::int64_t first_row) {
   const at::Tensor weight = piece.to(x_.scalar_type());
-  const std::int64_t count = rows_->where.size(0), chunk = loss_chunk_rows(piece.size(0));
-  if (weighted_.defined()) {
-    if (!target_rows_.defined()) target_rows_ = at::empty(weighted_.sizes(), x_.options());
-    ops::take_rows_of_piece(target_rows_, piece, rows_->classes, first_row);
-  }
+  const std::int64_t count = where_.size(0), chunk = loss_chunk_rows(piece.size(0));
+  if (weighted_.defined()) ops::take_rows_of_piece(target_rows_, piece, classes_, first_row);
   for (std::int64_t first = 0; first < count; first += chunk) {
     const std::int64_t n = std::min(chunk, count - first);
-    const at::Tensor hidden = ops::take_rows(x_, rows_->where.narrow(0, first, n));
+    const at::Tensor hidden = ops::take_rows(x_, where_.narrow(0, first, n));
     at::Tensor logits = ops::linear(ops::rms_norm(hidden, norm_, config_.norm_epsilon), weight);
     if (logits.scalar_type() != at::kBFloat16) logits = logits.to(at::kFloat);
     ops::RunningSoftmax softmax = softmax_.rows(first, n);
-    const at::Tensor factors = ops::add_classes(softmax, logits, rows_->classes.narrow(0, first, n), first_row);
+    const at::Tensor factors = ops::add_classes(softmax, logits, classes_.narrow(0, first, n), first_row);
     if (!weighted_.defined()) continue;
     at::Tensor weighted = weighted_.narrow(0, first, n);
     weighted.mul_(factors);
@@ -49,23 +61,19 @@ void PiecewiseLoss::add(const at::Tensor& piece, std::int64_t first_row) {
   }
 }
 
-LlamaModel::LossResult PiecewiseLoss::finish(double scale) {
-  LlamaModel::LossResult result{.loss_sum = ops::loss_of(softmax_, config_.vocab_size), .gradient = {}};
-  if (!weighted_.defined()) return result;
-  const std::int64_t count = rows_->where.size(0), chunk = loss_chunk_rows(config_.vocab_size);
+double PiecewiseLoss::finish(double scale) {
+  const double loss = ops::loss_of(softmax_, config_.vocab_size);
+  if (!weighted_.defined()) return loss;
+  const std::int64_t count = where_.size(0), chunk = loss_chunk_rows(config_.vocab_size);
   for (std::int64_t first = 0; first < count; first += chunk) {
     const std::int64_t n = std::min(chunk, count - first);
-    const at::Tensor positions = rows_->where.narrow(0, first, n), hidden = ops::take_rows(x_, positions);
+    const at::Tensor positions = where_.narrow(0, first, n), hidden = ops::take_rows(x_, positions);
     at::Tensor weighted = weighted_.narrow(0, first, n);
     const at::Tensor gradient = ops::input_gradient(softmax_.rows(first, n), weighted, target_rows_.narrow(0, first, n),
                                                     scale, x_.scalar_type());
     ops::put_rows(x_, positions, ops::rms_norm_backward(gradient, hidden, norm_, config_.norm_epsilon, nullptr));
   }
-  clear_others(x_, targets_);
-  weighted_.reset();
-  target_rows_.reset();
-  result.gradient = std::move(x_);
-  return result;
+  return loss;
 }
 
 at::Tensor logits_of_piece(const ModelConfig& config, const at::Tensor& x, const at::Tensor& norm,

@@ -13,6 +13,7 @@
 #include "shardtune/core/error.h"
 #include "shardtune/core/ledger.h"
 #include "shardtune/core/ops.h"
+#include "shardtune/model/piecewise_loss.h"
 #include "shardtune/train/metrics.h"
 
 namespace shardtune::train {
@@ -90,8 +91,11 @@ Estimate estimate(const Run& run) {
   // Moments are there already; the fp64 sums of the gradients and their fp32 form come with the first step.
   out.least =
       resident + trained * 12 + tokens * (walks * run.config.layers + 2) * input + slice * 3 * kept + (96 << 20);
-  // The loss in pieces keeps a sum in fp32 and the target's row for each position.
-  if (!run.model->head_stages().empty()) out.least += walks * tokens * (input + 4 * run.config.hidden_size);
+  // The loss in pieces keeps a sum in fp32 and the target's row for each position of a group.
+  if (!run.model->head_stages().empty()) {
+    const std::int64_t groups = model::loss_groups(tokens, run.config.hidden_size, run.precision.compute);
+    out.least += walks * tokens * (input + 4 * run.config.hidden_size) / groups;
+  }
   out.per_layer = walks * tokens * kept;
   return out;
 }

@@ -12,6 +12,7 @@
 #include "shardtune/comm/agree.h"
 #include "shardtune/core/error.h"
 #include "shardtune/core/ops.h"
+#include "shardtune/model/piecewise_loss.h"
 #include "shardtune/quant/options.h"
 #include "shardtune/train/run.h"
 #include "shardtune/train/run_adapters.h"
@@ -195,11 +196,14 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
   if (!shapes_only) start_adapters(*run);
   std::vector<bool> kept = trains ? choose_kept_layers(*run, explicitly_set) : std::vector<bool>();
   comm::agree(communicator, [&] {
-    StepSettings step{.compute_type = run->precision.compute,
-                      .input_block = run->policy.input_block,
-                      .ffn_chunk_tokens = options.model.ffn_chunk_tokens,
-                      .seed = options.data.seed,
-                      .device = device_of(*run)};
+    StepSettings step{
+        .compute_type = run->precision.compute,
+        .input_block = run->policy.input_block,
+        .ffn_chunk_tokens = options.model.ffn_chunk_tokens,
+        .loss_groups = model::loss_groups(options.train.per_device_train_batch_size * options.data.max_length,
+                                          run->config.hidden_size, run->precision.compute),
+        .seed = options.data.seed,
+        .device = device_of(*run)};
     run->kept_layers = static_cast<std::size_t>(std::count(kept.begin(), kept.end(), true));
     step.keep_layers = std::move(kept);
     run->engine = std::make_unique<StepEngine>(*run->model, *run->shards, run->policy, step);

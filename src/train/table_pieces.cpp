@@ -48,24 +48,26 @@ void StepEngine::for_each_head_piece(F use) {
 void StepEngine::lose_in_pieces(std::span<Walk> walks, double scale, bool want_gradient) {
   const LedgerScope scope(Purpose::kLoss);
   if (want_gradient) announce("turn at", model_.head_unit());
-  const at::Tensor& norm = shards_.stage(model_.head_unit()).weights[kNorm];
-  std::vector<std::optional<model::PiecewiseLoss>> losses;
-  for (Walk& walk : walks)
-    if (walk.batch->empty()) losses.emplace_back();
-    else
-      losses.emplace_back(std::in_place, model_.config(), walk.x, walk.batch->targets, walk.context, norm,
-                          want_gradient);
-  for_each_head_piece([&](std::size_t stage) {
-    for (auto& loss : losses)
-      if (loss) loss->add(shards_.stage(stage).weights[kPiece], model_.first_row(stage));
-  });
-  for (std::size_t i = 0; i < walks.size(); ++i) {
-    if (!losses[i]) continue;
-    const auto result = losses[i]->finish(scale);
-    losses[i].reset();
-    walks[i].loss = result.loss_sum;
-    walks[i].gradient = result.gradient;
-    walks[i].x.reset();
+  const at::Tensor norm = shards_.stage(model_.head_unit()).weights[kNorm];
+  const std::int64_t groups = want_gradient ? settings_.loss_groups : 1;
+  for (std::int64_t group = 0; group < groups; ++group) {
+    std::vector<std::optional<model::PiecewiseLoss>> losses(walks.size());
+    for (std::size_t i = 0; i < walks.size(); ++i)
+      if (const Walk& walk = walks[i]; !walk.batch->empty())
+        losses[i].emplace(model_.config(), walk.x, walk.batch->targets, walk.context, norm, want_gradient, group,
+                          groups);
+    for_each_head_piece([&](std::size_t stage) {
+      for (auto& loss : losses)
+        if (loss) loss->add(shards_.stage(stage).weights[kPiece], model_.first_row(stage));
+    });
+    for (std::size_t i = 0; i < walks.size(); ++i) {
+      if (losses[i]) walks[i].loss += losses[i]->finish(scale);
+      losses[i].reset();
+    }
+  }
+  for (Walk& walk : walks) {
+    if (want_gradient) walk.gradient = walk.x;
+    walk.x.reset();
   }
 }
 

@@ -121,6 +121,34 @@ class Plan(CliTest):
     def test_one_unit(self):
         self.check(2, fsdp_auto_wrap_policy="NO_WRAP", share_base_on_node="false")
 
+    def test_tables_in_pieces(self):
+        self.check(2, table_pieces=3, share_base_on_node="false")
+
+    def test_tables_in_pieces_that_stay(self):
+        self.check(3, table_pieces=3, fsdp_sharding_strategy="SHARD_GRAD_OP", accumulation_order="layer_first",
+                   share_base_on_node="false")
+
+    def test_tables_in_pieces_in_one_unit(self):
+        self.check(2, table_pieces=3, fsdp_auto_wrap_policy="NO_WRAP", share_base_on_node="false")
+
+    def test_table_in_pieces_that_the_head_shares(self):
+        self.assertTrue(DEMO, "SHARDTUNE_DEMO_MODEL does not name the demo model: run tools/run_tests.sh")
+        self.check(2, model_name_or_path=DEMO, table_pieces=3, share_base_on_node="false")
+
+    def test_tables_do_not_set_the_size_of_gather_buffers(self):
+        """A layer of Llama 2 and Llama 3 of 70B is the same, the table of Llama 3 four times as large."""
+        for more in ([], ["--use_4bit_quantization", "--use_nested_quant"]):
+            own = []
+            for shape in ("llama-2-70b", "llama-3-70b"):
+                written = self.scratch / f"{shape}.json"
+                done = plan(["--model_name_or_path", str(ROOT / "configs" / "shapes" / shape), "--use_peft_lora", "--dtype", "bfloat16",
+                             "--lora_target_modules", "all-linear", "--world_size", "8", "--plan_json", str(written)] + more)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                own.append(json.loads(written.read_text())["step"]["own"]["gather_buffers"])
+            self.assertLess(abs(own[0] - own[1]), 1e6)  # the final norm beside them
+            layer = 855638016
+            self.assertAlmostEqual(own[0] / 2 / layer, 0.52 if more else 2, delta=0.02)
+
     def test_bf16(self):
         # oneDNN's products in bf16 take up to 200 KB of their own for a moment, which the plan leaves out: a model of real size.
         self.assertTrue(DEMO, "SHARDTUNE_DEMO_MODEL does not name the demo model: run tools/run_tests.sh")

@@ -7,6 +7,7 @@
 // SHARDTUNE_MATRIX=all runs every case; otherwise a sample: one case in kSampleStride, which is prime and so meets every value of
 // every dimension.
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -63,9 +64,15 @@ const std::vector<const char*> kShared = {"true", "false"};
 struct Kind {
   const char* model;
   bool lora;
+  std::int64_t pieces = 1;
+
+  std::string text() const {
+    return std::string(model) + (lora ? " lora" : " full") + (pieces > 1 ? fmt::format(" pieces={}", pieces) : "");
+  }
 };
-/// LoRA over a frozen base, and everything trained with a table that embedding and head share: the two that differ most.
-const std::vector<Kind> kKinds = {{"tiny", true}, {"tiny-llama3", false}};
+/// LoRA over a frozen base, and everything trained with a table that embedding and head share: the two that differ most. With
+/// embedding and head in pieces of rows, apart and shared, the numbers are those of whole ones.
+const std::vector<Kind> kKinds = {{"tiny", true}, {"tiny-llama3", false}, {"tiny", true, 3}, {"tiny-llama3", true, 3}};
 
 struct Case {
   Kind kind{};
@@ -77,8 +84,8 @@ struct Case {
   const char* shared = "false";
 
   std::string text() const {
-    return std::string(kind.model) + (kind.lora ? " lora " : " full ") + strategy.name + " " + prefetch +
-           (forward_prefetch ? " ahead " : " not_ahead ") + order + " " + activations + " shared=" + shared;
+    return kind.text() + " " + strategy.name + " " + prefetch + (forward_prefetch ? " ahead " : " not_ahead ") + order +
+           " " + activations + " shared=" + shared;
   }
 };
 
@@ -111,6 +118,7 @@ Trace trace(const Case& c, const std::filesystem::path& rows, comm::Communicator
   options.train.max_steps = kSteps;
   options.train.accumulation_order = c.order;
   options.model.activation_policy = c.activations;
+  options.model.table_pieces = c.kind.pieces;
   options.fsdp.sharding_strategy = c.strategy.sharding;
   options.fsdp.shard_group_size = c.strategy.group;
   options.fsdp.reshard_after_forward = c.strategy.reshard;
@@ -161,13 +169,14 @@ TEST(EngineMatrix, SameNumbers) {
   for (std::size_t i = 0; i < cases.size(); i += stride, ++run) {
     const Case& c = cases[i];
     SCOPED_TRACE(c.text());
-    const std::string kind = std::string(c.kind.model) + (c.kind.lora ? " lora" : " full"),
-                      group = kind + c.strategy.name;
-    if (!alone.contains(kind))
-      alone[kind] = trace({.kind = c.kind, .strategy = strategies()[0]}, rows(c.kind), *comm::make_self_communicator());
+    const Kind whole{c.kind.model, c.kind.lora};
+    const std::string group = c.kind.text() + c.strategy.name;
+    if (!alone.contains(whole.text()))
+      alone[whole.text()] =
+          trace({.kind = whole, .strategy = strategies()[0]}, rows(whole), *comm::make_self_communicator());
     if (!plain.contains(group)) {
       plain[group] = trace({.kind = c.kind, .strategy = c.strategy}, rows(c.kind), world());
-      expect_near(plain[group], alone[kind]);
+      expect_near(plain[group], alone[whole.text()]);
     }
     expect_same_bits(trace(c, rows(c.kind), world()), plain[group]);
     if (HasFailure()) break;

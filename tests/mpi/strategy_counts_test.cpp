@@ -1,6 +1,7 @@
 // Number and bytes of the collectives of one step of M micro-batches, for every choice of strategy, wrapping, order and base, from
 // written formulas. LoRA on an untied model of L layers: the embedding and the head have one frozen buffer each, a layer one frozen
-// and one trained. A unit of layers is gathered U times forward; backward needs all but the last again.
+// and one trained. A unit of layers is gathered U times forward; backward needs all but the last again. In pieces, embedding and
+// head are gathered piece by piece, the final norm by itself.
 #include <gtest/gtest.h>
 
 #include "shared_scratch.h"
@@ -17,6 +18,7 @@ struct Choice {
   const char* order = "micro_batch_first";
   bool shared = false;
   int least_ranks = 1, multiple = 1;
+  std::int64_t pieces = 1;
 };
 
 constexpr int kMicroBatches = 3;
@@ -36,6 +38,12 @@ const std::vector<Choice> kChoices = {
     {"no_wrap", "FULL_SHARD", 0, 0, "NO_WRAP"},
     {"size_wrap", "FULL_SHARD", 0, 0, "SIZE_BASED_WRAP"},
     {"size_wrap_grad_op", "SHARD_GRAD_OP", 0, 0, "SIZE_BASED_WRAP"},
+    {.name = "pieces", .pieces = 3},
+    {.name = "pieces_layer_first", .order = "layer_first", .pieces = 3},
+    {.name = "pieces_grad_op", .strategy = "SHARD_GRAD_OP", .pieces = 3},
+    {.name = "pieces_shared", .shared = true, .least_ranks = 2, .pieces = 3},
+    {.name = "pieces_no_wrap", .wrap = "NO_WRAP", .pieces = 3},
+    {.name = "pieces_size_wrap", .wrap = "SIZE_BASED_WRAP", .pieces = 3},
 };
 
 std::int64_t rounded(std::int64_t n, std::int64_t granule) { return (n + granule - 1) / granule * granule; }
@@ -47,11 +55,13 @@ std::int64_t shard(std::int64_t elements, std::int64_t granule, std::int64_t ran
 
 /// Elements of the small model's units.
 struct Sizes {
-  std::int64_t embedding, layer, lora, head;
+  std::int64_t words, width, embedding, layer, lora, head;
 
   explicit Sizes(const model::ModelConfig& c) {
     const std::int64_t query = c.heads * c.head_dim, key = c.kv_heads * c.head_dim, d = c.hidden_size,
                        f = c.intermediate_size, rank = 8;
+    words = c.vocab_size;
+    width = d;
     embedding = c.vocab_size * d;
     head = d + c.vocab_size * d;
     layer = 2 * d;
@@ -111,9 +121,12 @@ Expected expected_of(const Choice& c, const Sizes& s, std::int64_t layers) {
   }
   const std::int64_t again = keeps ? 0 : units - 1;
   if (!c.shared) {
-    e.gather(passes, s.embedding, 1, ranks);
     e.gather(passes * units, per_unit * s.layer, 1, ranks);
-    e.gather(passes, s.head, 1, ranks);
+    // In pieces of rows: the embedding's, the final norm, the head's.
+    for (std::int64_t piece = 0; piece < c.pieces && c.pieces > 1; ++piece)
+      e.gather(2 * passes, s.width * (s.words * (piece + 1) / c.pieces - s.words * piece / c.pieces), 1, ranks);
+    if (c.pieces > 1) e.gather(passes, s.width, 1, ranks);
+    else e.gather(passes, s.embedding, 1, ranks), e.gather(passes, s.head, 1, ranks);
   }
   e.gather(passes * units, per_unit * s.lora, 256, ranks);
   if (c.inner > 0) {
@@ -147,6 +160,7 @@ TEST_P(StrategyCounts, OfOneStep) {
   options.fsdp.min_num_params = 60'000;  // two layers
   options.fsdp.share_base_on_node = c.shared ? "true" : "false";
   options.train.accumulation_order = c.order;
+  options.model.table_pieces = c.pieces;
   options.train.gradient_accumulation_steps = kMicroBatches;
   for (const char* prefetch : {"BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"}) {
     SCOPED_TRACE(prefetch);

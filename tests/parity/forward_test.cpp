@@ -14,11 +14,12 @@ namespace {
 
 /// A run over rows of ids, without an adapter that changes anything.
 struct Model {
-  Model(const std::string& name, const at::Tensor& ids, const at::Tensor& labels,
-        const std::string& dtype = "float32") {
+  Model(const std::string& name, const at::Tensor& ids, const at::Tensor& labels, const std::string& dtype = "float32",
+        std::int64_t pieces = 1) {
     write_rows(scratch / "rows.jsonl", ids, labels);
     options::RunOptions options = plain_options(data_folder() / "models" / name, scratch / "rows.jsonl");
     options.model.dtype = dtype;
+    options.model.table_pieces = pieces;
     run = train::build_run(options, *communicator);
   }
   data::MicroBatch batch(std::vector<std::int64_t> rows) const { return data::collate(run->train_rows, rows); }
@@ -30,42 +31,50 @@ struct Model {
 
 double max_difference(const at::Tensor& a, const at::Tensor& b) { return at::max(at::abs(a - b)).item<double>(); }
 
-class Forward : public ::testing::TestWithParam<const char*> {};
+/// A model, and the pieces of rows in which its embedding and head are used.
+class Forward : public ::testing::TestWithParam<std::tuple<const char*, int>> {};
 
 TEST_P(Forward, Fp32LogitsAndLosses) {
-  const auto folder = data_folder() / "numerics" / GetParam();
+  const auto [name, pieces] = GetParam();
+  const auto folder = data_folder() / "numerics" / name;
   auto batches = read_tensors(folder / "batches.safetensors");
   auto expected = read_tensors(folder / "forward.safetensors");
   const auto losses = read_json(folder / "forward.json");
   const at::Tensor ids = batches["train.input_ids"][0];
 
-  Model model(GetParam(), ids, ids);
+  Model model(name, ids, ids, "float32", pieces);
   const data::MicroBatch batch = model.batch({0, 1});
   const at::Tensor logits = model.run->engine->logits(batch).view({2, 48, -1});
   EXPECT_LE(max_difference(logits, expected["fp32.plain.logits"]), 2e-5);
   EXPECT_NEAR(model.run->engine->evaluate(batch) / static_cast<double>(batch.target_count),
               losses["fp32.eager.plain.loss"].get<double>(), 1e-5);
 
-  Model masked(GetParam(), ids, batches["train.labels"][0]);
+  Model masked(name, ids, batches["train.labels"][0], "float32", pieces);
   const data::MicroBatch masked_batch = masked.batch({0, 1});
   EXPECT_NEAR(masked.run->engine->evaluate(masked_batch) / static_cast<double>(masked_batch.target_count),
               losses["fp32.eager.masked.loss"].get<double>(), 1e-5);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Forward, ::testing::Values("tiny", "tiny-llama3", "tiny-odd"));
+INSTANTIATE_TEST_SUITE_P(Models, Forward,
+                         ::testing::Combine(::testing::Values("tiny", "tiny-llama3", "tiny-odd"),
+                                            ::testing::Values(1, 3)));
 
-TEST(Forward, Bf16LogitsAndLoss) {
+class Bf16Forward : public ::testing::TestWithParam<int> {};
+
+TEST_P(Bf16Forward, LogitsAndLoss) {
   const auto folder = data_folder() / "numerics/tiny";
   auto batches = read_tensors(folder / "batches.safetensors");
   auto expected = read_tensors(folder / "forward.safetensors");
   const at::Tensor ids = batches["train.input_ids"][0];
-  Model model("tiny", ids, ids, "bfloat16");
+  Model model("tiny", ids, ids, "bfloat16", GetParam());
   const data::MicroBatch batch = model.batch({0, 1});
   const at::Tensor logits = model.run->engine->logits(batch).view({2, 48, -1});
   EXPECT_LE(max_difference(logits, expected["bf16.plain.logits"].to(at::kFloat)), 0.15);
   EXPECT_NEAR(model.run->engine->evaluate(batch) / static_cast<double>(batch.target_count),
               read_json(folder / "forward.json")["bf16.eager.plain.loss"].get<double>(), 5e-3);
 }
+
+INSTANTIATE_TEST_SUITE_P(Pieces, Bf16Forward, ::testing::Values(1, 3));
 
 TEST(Forward, PaddedRowsGiveTheLossOfTheirTokens) {
   const auto folder = data_folder() / "numerics/tiny";

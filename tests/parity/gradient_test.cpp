@@ -35,7 +35,10 @@ TEST_P(Gradients, EveryParameterOfTheMaskedBatch) {
 INSTANTIATE_TEST_SUITE_P(Models, Gradients,
                          ::testing::Combine(::testing::Values("tiny", "tiny-llama3", "tiny-odd"), ::testing::Bool()));
 
-TEST(Gradients, LoraMatricesOfTheFirstStep) {
+/// Pieces of rows in which embedding and head are used.
+class LoraGradients : public ::testing::TestWithParam<int> {};
+
+TEST_P(LoraGradients, MatricesOfTheFirstStep) {
   const auto folder = data_folder() / "numerics/tiny";
   auto batches = read_tensors(folder / "batches.safetensors");
   const auto expected = read_tensors(folder / "lora/grads_step1.safetensors");
@@ -45,6 +48,7 @@ TEST(Gradients, LoraMatricesOfTheFirstStep) {
                       folder / "lora/adapter/adapter_config.json");
   options::RunOptions options = plain_options(data_folder() / "models/tiny", scratch / "rows.jsonl");
   options.adapter.adapter_name_or_path = (scratch / "start").string();
+  options.model.table_pieces = GetParam();
   options.train.per_device_train_batch_size = 2;
   options.train.gradient_accumulation_steps = 2;
   const auto communicator = comm::make_self_communicator();
@@ -58,6 +62,8 @@ TEST(Gradients, LoraMatricesOfTheFirstStep) {
     EXPECT_LE(relative_l2(found.at(name), gradient), 1e-5) << name;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Pieces, LoraGradients, ::testing::Values(1, 3, 7));
 
 }  // namespace
 }  // namespace shardtune::testing

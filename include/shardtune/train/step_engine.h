@@ -16,6 +16,7 @@ struct StepSettings {
   std::vector<bool> keep_layers{};
   std::int64_t input_block = 1;  ///< layers that keep one input together, see fsdp::Policy
   std::int64_t ffn_chunk_tokens = 0;  ///< see model::StepContext
+  std::int64_t loss_groups = 1;  ///< of the rows of a micro-batch at a head in pieces, see model::loss_groups
   std::uint64_t seed = 42;  ///< keys dropout
   at::Device device = at::kCPU;
 };
