@@ -63,8 +63,8 @@ void AdapterSet::add(const LoraConfig& config) {
   check_may_be_one_of_several(config);
   const bool head_in_pieces = !model_.head_stages().empty();
   if (head_in_pieces && config.modules.contains("lm_head"))
-    fail(ErrorClass::kUsage, "adapter '{}' changes lm_head, which is gathered in {}; give --table_pieces 1", config.name,
-         counted(static_cast<std::int64_t>(model_.head_stages().size()), "piece"));
+    fail(ErrorClass::kUsage, "adapter '{}' changes lm_head, which is gathered in {}; give --table_pieces 1",
+         config.name, counted(model_.head_stages().size(), "piece"));
   for (AdapterHost* host : *hosts_) {
     if (head_in_pieces && host->weight() == "lm_head.weight") continue;
     host->add(config, unit_with(model_.units_for_adapters(), host->weight()));

@@ -120,7 +120,8 @@ std::vector<std::string> linear_names(const fsdp::ShardedModel& shards) {
   std::vector<std::string> names;
   for (std::size_t unit = 0; unit < shards.units(); ++unit)
     for (const model::Parameter& parameter : shards.spec(unit).parameters)
-      if (parameter.shape.size() == 2 && !parameter.trainable && parameter.name.ends_with(".weight") && unit > 0)
+      if (parameter.shape.size() == 2 && !parameter.trainable && parameter.name.ends_with(".weight") && unit > 0 &&
+          parameter.first_row == 0)
         names.push_back(parameter.name.substr(0, parameter.name.size() - 7));
   return names;
 }

@@ -121,9 +121,10 @@ void check_base(MergeSources& sources) {
   // Only files that are quantised already have packed parameters.
   adapters::LoraConfig none;
   if (sources.form.stored) none.base_format = sources.form.format;
-  sources.units = model::LlamaModel(sources.config, adapters::lora_linear_factory(none), [](const std::string&) {
-                    return false;
-                  }).units();
+  sources.units = model::LlamaModel(
+                      sources.config, adapters::lora_linear_factory(none), [](const std::string&) { return false; },
+                      /*untie=*/false, {}, /*table_pieces=*/1)
+                      .units();
   model::CheckPacked check_packed;
   if (sources.form.stored)
     check_packed = [&](const model::Parameter& parameter, std::set<std::string>& known) {

@@ -44,8 +44,7 @@ void RotaryTable::lookup(std::span<const std::int32_t> positions, StepContext& c
 }
 
 LlamaModel::LlamaModel(const ModelConfig& config, const LinearGroupFactory& factory, const TrainedModules& trained,
-                       bool untie, const EmbeddingAdapterFactory& embedding_adapter,
-                       std::int64_t table_pieces)
+                       bool untie, const EmbeddingAdapterFactory& embedding_adapter, std::int64_t table_pieces)
     : config_(config) {
   const auto layer_count = static_cast<std::size_t>(config.layers);
   units_.resize(layer_count + 2);

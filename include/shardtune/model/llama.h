@@ -35,8 +35,7 @@ class LlamaModel {
   /// `untie`: the head of a tied model gets a weight of its own, which starts as the table. `table_pieces`: of a
   /// frozen embedding table and of a frozen head, both without adapter; 0: table_pieces_of(config).
   LlamaModel(const ModelConfig& config, const LinearGroupFactory& factory, const TrainedModules& trained,
-             bool untie = false, const EmbeddingAdapterFactory& embedding_adapter = {},
-             std::int64_t table_pieces = 0);
+             bool untie = false, const EmbeddingAdapterFactory& embedding_adapter = {}, std::int64_t table_pieces = 0);
 
   const ModelConfig& config() const { return config_; }
   const std::vector<UnitSpec>& units() const { return units_; }

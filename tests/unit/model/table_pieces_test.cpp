@@ -49,9 +49,11 @@ void expect_covers(const LlamaModel& model, const std::vector<std::size_t>& stag
 
 /// Linears without anything trained, as an adapter's base.
 LinearGroupFactory frozen() { return dense_linear_factory(false); }
+bool none(const std::string&) { return false; }
+bool all(const std::string&) { return true; }
 
 TEST(TablePieces, OfAnUntiedModel) {
-  const LlamaModel model(tiny(false), frozen(), /*train_base=*/false, 3);
+  const LlamaModel model(tiny(false), frozen(), none, false, {}, 3);
   EXPECT_THAT(model.table_stages(), ::testing::ElementsAre(0, 4, 5));
   EXPECT_THAT(model.head_stages(), ::testing::ElementsAre(6, 7, 8));
   EXPECT_EQ(head_stage(model.units()), 3u);
@@ -59,18 +61,18 @@ TEST(TablePieces, OfAnUntiedModel) {
   expect_covers(model, model.table_stages(), "model.embed_tokens.weight");
   expect_covers(model, model.head_stages(), "lm_head.weight");
   EXPECT_EQ(count_weights(model.units()).total,
-            count_weights(LlamaModel(tiny(false), frozen(), false, 1).units()).total);
+            count_weights(LlamaModel(tiny(false), frozen(), none, false, {}, 1).units()).total);
 }
 
 TEST(TablePieces, OfATiedModelAreUsedTwice) {
-  const LlamaModel model(tiny(true), frozen(), /*train_base=*/false, 3);
+  const LlamaModel model(tiny(true), frozen(), none, false, {}, 3);
   EXPECT_THAT(model.table_stages(), ::testing::ElementsAre(0, 4, 5));
   EXPECT_EQ(model.head_stages(), model.table_stages());
   expect_covers(model, model.head_stages(), "model.embed_tokens.weight");
 }
 
 TEST(TablePieces, WhatIsTrainedStaysWhole) {
-  const LlamaModel model(tiny(true), dense_linear_factory(true), /*train_base=*/true, 3);
+  const LlamaModel model(tiny(true), dense_linear_factory(true), all, false, {}, 3);
   EXPECT_THAT(model.table_stages(), ::testing::ElementsAre(0));
   EXPECT_TRUE(model.head_stages().empty());
   EXPECT_EQ(model.units().size(), 4u);
@@ -78,7 +80,7 @@ TEST(TablePieces, WhatIsTrainedStaysWhole) {
 
 TEST(TablePieces, MoreThanRowsAreRefused) {
   try {
-    const LlamaModel model(tiny(false), frozen(), false, 11);
+    const LlamaModel model(tiny(false), frozen(), none, false, {}, 11);
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.error_class(), ErrorClass::kUsage);
