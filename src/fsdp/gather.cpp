@@ -64,8 +64,8 @@ void ShardedModel::prefetch(std::size_t unit) {
 void ShardedModel::prefetch_if_room(std::size_t index) {
   const Unit& unit = *units_[index];
   const auto& occupants = pools_[unit.pool].occupants;
-  const bool room = unit.frozen_bytes + unit.trained_bytes == 0 ||
-                    std::ranges::any_of(occupants, [](const auto& occupant) { return !occupant; });
+  const bool room =
+      unit.gathered_bytes() == 0 || std::ranges::any_of(occupants, [](const auto& occupant) { return !occupant; });
   if (room) prefetch(index);
 }
 
