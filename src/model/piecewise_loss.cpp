@@ -45,13 +45,17 @@ PiecewiseLoss::PiecewiseLoss(const ModelConfig& config, const at::Tensor& x, std
 
 void PiecewiseLoss::add(const at::Tensor& piece, std::int64_t first_row) {
   const at::Tensor weight = piece.to(x_.scalar_type());
-  const std::int64_t count = where_.size(0), chunk = loss_chunk_rows(piece.size(0));
+  const std::int64_t count = where_.size(0);
+  // Pieces differ by a row at most.
+  if (chunk_ == 0) chunk_ = loss_chunk_rows(piece.size(0));
+  largest_.resize(static_cast<std::size_t>((count + chunk_ - 1) / chunk_));
   if (weighted_.defined()) ops::take_rows_of_piece(target_rows_, piece, classes_, first_row);
-  for (std::int64_t first = 0; first < count; first += chunk) {
-    const std::int64_t n = std::min(chunk, count - first);
+  for (std::int64_t first = 0; first < count; first += chunk_) {
+    const std::int64_t n = std::min(chunk_, count - first);
     const at::Tensor hidden = ops::take_rows(x_, where_.narrow(0, first, n));
     at::Tensor logits = ops::linear(ops::rms_norm(hidden, norm_, config_.norm_epsilon), weight);
     if (logits.scalar_type() != at::kBFloat16) logits = logits.to(at::kFloat);
+    if (!weighted_.defined()) ops::add_largest(largest_[static_cast<std::size_t>(first / chunk_)], logits, first_row);
     ops::RunningSoftmax softmax = softmax_.rows(first, n);
     const at::Tensor factors = ops::add_classes(softmax, logits, classes_.narrow(0, first, n), first_row);
     if (!weighted_.defined()) continue;
@@ -74,6 +78,13 @@ double PiecewiseLoss::finish(double scale) {
     ops::put_rows(x_, positions, ops::rms_norm_backward(gradient, hidden, norm_, config_.norm_epsilon, nullptr));
   }
   return loss;
+}
+
+std::int64_t PiecewiseLoss::correct() const {
+  std::int64_t correct = 0, row = 0;
+  for (const ops::Largest& chunk : largest_)
+    for (const std::int64_t found : chunk.classes) correct += found == classes_.const_data_ptr<std::int64_t>()[row++];
+  return correct;
 }
 
 at::Tensor logits_of_piece(const ModelConfig& config, const at::Tensor& x, const at::Tensor& norm,

@@ -40,6 +40,7 @@ bool evaluate_takes(const OptionSpec& spec) {
 
 bool generate_takes(const OptionSpec& spec) {
   if (kOfGeneration.contains(spec.name)) return true;
+  if (spec.name == "table_pieces") return false;  // it takes them whole
   return spec.group != "Data" && !kTrainingGroups.contains(spec.group) && !kTrainingOptions.contains(spec.name);
 }
 

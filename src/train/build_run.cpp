@@ -126,9 +126,12 @@ void make_model(Run& run, const std::set<std::string>& explicitly_set) {
          "{}: the model's files are quantised and cannot be trained themselves; give --use_peft_lora, or the original "
          "model",
          run.options.model.model_name_or_path);
+  // Generation, which needs all logits of a token at once, takes tables whole.
+  const std::int64_t pieces = run.kind == RunKind::kGeneration ? 1 : run.options.model.table_pieces;
   if (!run.lora) {
-    run.model = std::make_unique<model::LlamaModel>(run.config, model::dense_linear_factory(trains),
-                                                    [trains](const std::string&) { return trains; });
+    run.model = std::make_unique<model::LlamaModel>(
+        run.config, model::dense_linear_factory(trains), [trains](const std::string&) { return trains; },
+        /*untie=*/false, model::EmbeddingAdapterFactory{}, pieces);
     return;
   }
   run.adapter_hosts = std::make_shared<adapters::AdapterHosts>();
@@ -146,7 +149,7 @@ void make_model(Run& run, const std::set<std::string>& explicitly_set) {
   run.model = std::make_unique<model::LlamaModel>(
       run.config, adapters::lora_linear_factory(*run.lora, run.adapter_hosts),
       [&saved](const std::string& module) { return saved.contains(module); }, untie,
-      adapters::embedding_adapter_factory(*run.lora), run.options.model.table_pieces);
+      adapters::embedding_adapter_factory(*run.lora), pieces);
 }
 
 }  // namespace

@@ -195,7 +195,7 @@ void StepEngine::lose(Walk& walk, double scale, bool want_gradient) {
 model::LlamaModel::LossResult StepEngine::evaluate_tokens(const data::MicroBatch& batch) {
   Walk walk = make_walk(batch, 0, /*training=*/false);
   walk_forward(walk, [&] { lose(walk, 1.0, /*want_gradient=*/false); });
-  return {.loss_sum = walk.loss, .gradient = {}, .correct = walk.correct};
+  return {.loss_sum = walk.loss, .correct = walk.correct, .gradient = {}};
 }
 
 at::Tensor StepEngine::logits(const data::MicroBatch& batch) {

@@ -61,7 +61,10 @@ void StepEngine::lose_in_pieces(std::span<Walk> walks, double scale, bool want_g
         if (loss) loss->add(shards_.stage(stage).weights[kPiece], model_.first_row(stage));
     });
     for (std::size_t i = 0; i < walks.size(); ++i) {
-      if (losses[i]) walks[i].loss += losses[i]->finish(scale);
+      if (losses[i]) {
+        walks[i].loss += losses[i]->finish(scale);
+        walks[i].correct += losses[i]->correct();
+      }
       losses[i].reset();
     }
   }

@@ -48,6 +48,11 @@ TEST_P(Forward, Fp32LogitsAndLosses) {
   EXPECT_LE(max_difference(logits, expected["fp32.plain.logits"]), 2e-5);
   EXPECT_NEAR(model.run->engine->evaluate(batch) / static_cast<double>(batch.target_count),
               losses["fp32.eager.plain.loss"].get<double>(), 1e-5);
+  const at::Tensor largest = at::argmax(logits.view({96, -1}), 1);
+  std::int64_t correct = 0;
+  for (std::int64_t i = 0; i < 96; ++i)
+    correct += largest[i].item<std::int64_t>() == batch.targets[static_cast<std::size_t>(i)];
+  EXPECT_EQ(model.run->engine->evaluate_tokens(batch).correct, correct);
 
   Model masked(name, ids, batches["train.labels"][0], "float32", pieces);
   const data::MicroBatch masked_batch = masked.batch({0, 1});

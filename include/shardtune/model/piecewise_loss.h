@@ -1,7 +1,9 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <vector>
 
+#include "shardtune/core/ops.h"
 #include "shardtune/core/row_pieces.h"
 #include "shardtune/model/llama.h"
 
@@ -23,12 +25,16 @@ class PiecewiseLoss {
   void add(const at::Tensor& piece, std::int64_t first_row);
   /// After all pieces: the sum of the token losses; the gradient of scale * that is then in x, 0 in rows without a target.
   double finish(double scale);
+  /// Rows whose target has the largest logit; counted without a gradient only.
+  std::int64_t correct() const;
 
  private:
   const ModelConfig& config_;
   at::Tensor x_, norm_;
   at::Tensor where_, classes_;  ///< [n] int64
   ops::RunningSoftmax softmax_;
+  std::int64_t chunk_ = 0;  ///< rows whose logits exist at once
+  std::vector<ops::Largest> largest_;  ///< by chunk
   at::Tensor weighted_, target_rows_;  ///< [n, D]; undefined without a gradient
 };
 
