@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "check_scale.h"
@@ -147,23 +148,46 @@ LoraConfig make_lora_config(const AdapterOptions& options, const model::ModelCon
   return out;
 }
 
+namespace {
+
+/// "3 of 28 (a, b, ...)"
+std::string some_of(const std::vector<std::string>& names, std::size_t all) {
+  constexpr std::size_t kShown = 3;
+  const std::vector<std::string> first(names.begin(), names.begin() + std::min(names.size(), kShown));
+  return fmt::format("{} of {} ({}{})", names.size(), all, fmt::join(first, ", "),
+                     names.size() > kShown ? ", ..." : "");
+}
+
+}  // namespace
+
 void check_adapter_weights(const io::SafetensorsFolder& folder, const std::vector<model::UnitSpec>& units) {
-  std::size_t expected = 0;
-  // PEFT also writes the table itself beside an adapter on it, and a tied head beside a trained table.
-  for (const char* module : {"model.embed_tokens", "lm_head"})
-    expected += folder.contains(peft_name(std::string(module) + ".base_layer.weight")) ? 1 : 0;
+  std::set<std::string> wanted;
+  std::vector<std::string> missing, foreign;
   for (const model::UnitSpec& unit : units)
     for (const model::Parameter& parameter : unit.parameters) {
       if (!parameter.trainable) continue;
       const std::string name = peft_name(parameter.name);
-      if (parameter.borrowed && !folder.contains(name)) continue;
-      ++expected;
-      if (!folder.contains(name)) fail(ErrorClass::kBadModel, "the adapter holds no tensor '{}'", name);
+      if (!wanted.insert(name).second) continue;
+      if (!folder.contains(name)) {
+        // PEFT writes a tied head beside a trained table, this program may not.
+        if (!parameter.borrowed) missing.push_back(name);
+        continue;
+      }
       model::check_tensor(folder, name, parameter.shape, "the model and adapter_config.json ask for");
     }
-  if (folder.names().size() != expected)
-    fail(ErrorClass::kBadModel, "the adapter holds {} tensors, adapter_config.json asks for {}", folder.names().size(),
-         expected);
+  for (const std::string& name : folder.names()) {
+    // PEFT also writes the table itself beside an adapter on it.
+    const bool base_layer =
+        name == peft_name("model.embed_tokens.base_layer.weight") || name == peft_name("lm_head.base_layer.weight");
+    if (!wanted.contains(name) && !base_layer) foreign.push_back(name);
+  }
+  if (missing.empty() && foreign.empty()) return;
+  std::string text = "the adapter's tensors are not those that the model and adapter_config.json ask for:";
+  if (!missing.empty()) text += fmt::format(" missing are {}", some_of(missing, wanted.size()));
+  if (!foreign.empty())
+    text += fmt::format("{} nothing of the model fits {} of the file", missing.empty() ? "" : ";",
+                        some_of(foreign, folder.names().size()));
+  fail(ErrorClass::kBadModel, "{}", text);
 }
 
 }  // namespace shardtune::adapters
