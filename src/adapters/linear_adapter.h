@@ -16,7 +16,7 @@ namespace shardtune::adapters {
 /// What an adapter sees of its linear in one call.
 struct LinearCall {
   const at::Tensor& x;  ///< [N, in]
-  const at::Tensor& weight;  ///< [out, in], the base's in the type of x
+  const at::Tensor& weight;  ///< [out, in], the base's in the type of x, while somebody reads it
   const model::UnitTensors& unit;
   const model::StepContext& context;
   std::uint32_t site;  ///< of the linear
@@ -28,6 +28,9 @@ class LinearAdapter {
 
   /// Whether its tensors are among those of the unit; without them it takes no part.
   virtual bool is_gathered(const model::UnitTensors& unit) const = 0;
+
+  /// Whether forward() and backward() look at LinearCall::weight; it may be gone otherwise.
+  virtual bool reads_weight() const { return false; }
 
   /// y [N, out], the linear's result so far: brings in the adapter's.
   virtual void forward(at::Tensor& y, const LinearCall& call) const = 0;

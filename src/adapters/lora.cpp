@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -93,10 +94,13 @@ class LoraLinearGroup : public model::LinearGroup, public AdapterHost {
                                   const StepContext& context) const override {
     std::vector<at::Tensor> outputs;
     for (const AdaptedLinear& linear : linears_) {
-      const at::Tensor base = weight(linear, unit, x);
+      at::Tensor base = weight(linear, unit, x);
       const LinearCall call{x, base, unit, context, linear.site};
       const std::vector<const LinearAdapter*> active = active_adapters(linear, unit);
-      outputs.push_back(result(call, active, active.size()));
+      at::Tensor y = ops::linear(x, base);
+      let_go(base, active);
+      for (const LinearAdapter* adapter : active) adapter->forward(y, call);
+      outputs.push_back(std::move(y));
     }
     return outputs;
   }
@@ -110,6 +114,11 @@ class LoraLinearGroup : public model::LinearGroup, public AdapterHost {
   }
 
  private:
+  /// A dequantised weight is large: it goes before the adapters need room, when none of them reads it.
+  static void let_go(at::Tensor& base, const std::vector<const LinearAdapter*>& active) {
+    if (std::ranges::none_of(active, &LinearAdapter::reads_weight)) base.reset();
+  }
+
   /// What comes out of the base and the first `count` adapters.
   static at::Tensor result(const LinearCall& call, const std::vector<const LinearAdapter*>& active, std::size_t count) {
     at::Tensor y = ops::linear(call.x, call.weight);
@@ -119,7 +128,7 @@ class LoraLinearGroup : public model::LinearGroup, public AdapterHost {
 
   void backward_linear(const AdaptedLinear& linear, const at::Tensor& x, const at::Tensor& gradient, UnitTensors& unit,
                        const StepContext& context, at::Tensor& x_gradient) const {
-    const at::Tensor base = weight(linear, unit, x);
+    at::Tensor base = weight(linear, unit, x);
     const LinearCall call{x, base, unit, context, linear.site};
     const std::vector<const LinearAdapter*> active = active_adapters(linear, unit);
     std::vector<LinearAdapter::Passage> passages(active.size());
@@ -129,6 +138,7 @@ class LoraLinearGroup : public model::LinearGroup, public AdapterHost {
       back = passages[k].before;
     }
     ops::add_matmul(x_gradient, back, base);
+    let_go(base, active);
     if (at::Tensor& saved = unit.gradients[linear.base]; saved.defined()) ops::add_weight_gradient(saved, back, x);
     for (std::size_t k = 0; k < active.size(); ++k)
       active[k]->backward(

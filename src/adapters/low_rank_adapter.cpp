@@ -80,6 +80,8 @@ class DoraAdapter : public LoraAdapter {
     return LoraAdapter::is_gathered(unit) && unit.weights[magnitude_].defined();
   }
 
+  bool reads_weight() const override { return true; }
+
   void forward(at::Tensor& y, const LinearCall& call) const override {
     const auto [scale, norms] = scale_of(call);
     const ops::DropoutKey mask = key(call);

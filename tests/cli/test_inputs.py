@@ -267,7 +267,7 @@ class Output(CliTest):
             (model / name).write_text("{}")
         (model / "chat_template.jinja").write_text("{{ messages }}")
         full = dict(use_peft_lora=None, adapter_name_or_path=None, lora_dropout=None)
-        for kind, changes, own in (("lora", {}, {"adapter_model.safetensors", "adapter_config.json"}),
+        for kind, changes, own in (("lora", {}, {"adapter_model.safetensors", "adapter_config.json", "shardtune_base.json"}),
                                    ("full", full, {"model.safetensors", "config.json", "generation_config.json"})):
             with self.subTest(kind=kind):
                 output = self.scratch / kind

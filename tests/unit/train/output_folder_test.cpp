@@ -84,7 +84,7 @@ TEST_F(OutputFolder, FilesThatNoRunLeftAreRefused) {
   const std::vector<std::string> both = {"README.md",       "tokenizer.json",          "tokenizer_config.json",
                                          "metrics.jsonl",   "special_tokens_map.json", "chat_template.jinja",
                                          "run_options.json"};
-  const std::vector<std::string> lora = {"adapter_model.safetensors", "adapter_config.json"};
+  const std::vector<std::string> lora = {"adapter_model.safetensors", "adapter_config.json", "shardtune_base.json"};
   const std::vector<std::string> full = {"model.safetensors", "config.json", "generation_config.json"};
   for (const auto& [group, with_lora, with_full] :
        {std::tuple(both, true, true), std::tuple(lora, true, false), std::tuple(full, false, true)})
