@@ -7,7 +7,6 @@
 #include "same_everywhere.h"
 #include "sharding_setup.h"
 #include "shardtune/adapters/embedding.h"
-#include "start_adapters.h"
 #include "shardtune/adapters/peft_folder.h"
 #include "shardtune/comm/agree.h"
 #include "shardtune/core/error.h"
@@ -16,6 +15,7 @@
 #include "shardtune/quant/options.h"
 #include "shardtune/train/run.h"
 #include "shardtune/train/run_adapters.h"
+#include "start_adapters.h"
 
 namespace shardtune::train {
 namespace {
