@@ -56,14 +56,6 @@ adapters::LoraConfig config_of(const Shape& shape, const model::ModelConfig& mod
   return config;
 }
 
-void write_training_rows(const SharedScratch& scratch) {
-  on_rank_0([&] {
-    auto batches = read_tensors(data_folder() / "numerics/tiny-odd/batches.safetensors");
-    write_rows(scratch / "rows.jsonl", batches["train.input_ids"].view({80, 48}),
-               batches["train.labels"].view({80, 48}));
-  });
-}
-
 at::Tensor logits_of(train::Run& run) { return run.engine->logits(data::collate(run.train_rows, {0})); }
 
 /// The sharded run and the same calls on one rank alone.
@@ -138,7 +130,7 @@ class AdapterSets : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(AdapterSets, RandomCallsGiveWhatModelsWithOneAdapterGive) {
   SharedScratch scratch;
-  write_training_rows(scratch);
+  on_rank_0([&] { write_training_rows(scratch / "rows.jsonl", "tiny-odd"); });
   Pair pair(scratch, GetParam());
   std::mt19937 random(20261130);
   const auto pick = [&](std::size_t n) { return std::uniform_int_distribution<std::size_t>(0, n - 1)(random); };
@@ -208,7 +200,7 @@ INSTANTIATE_TEST_SUITE_P(Strategies, AdapterSets, ::testing::Values("FULL_SHARD"
 
 TEST(AdapterSet, FrozenAdaptersAndTheBaseStayAsTheyAre) {
   SharedScratch scratch;
-  write_training_rows(scratch);
+  on_rank_0([&] { write_training_rows(scratch / "rows.jsonl", "tiny-odd"); });
   const auto run = train::build_run(run_options(scratch / "rows.jsonl", "FULL_SHARD"), world());
   train::RunAdapters set(*run);
   std::vector<at::Tensor> base;
@@ -232,7 +224,7 @@ TEST(AdapterSet, FrozenAdaptersAndTheBaseStayAsTheyAre) {
 
 TEST(AdapterSet, TrainingGoesOnWhereItStopped) {
   SharedScratch scratch;
-  write_training_rows(scratch);
+  on_rank_0([&] { write_training_rows(scratch / "rows.jsonl", "tiny-odd"); });
   const auto step = [](train::Run& run, std::int64_t number) {
     train::train_step(run, reference_batches(run, number), number);
   };
@@ -252,7 +244,7 @@ TEST(AdapterSet, TrainingGoesOnWhereItStopped) {
 
 TEST(OtherAdapters, TakePartAndStayFrozen) {
   SharedScratch scratch;
-  write_training_rows(scratch);
+  on_rank_0([&] { write_training_rows(scratch / "rows.jsonl", "tiny-odd"); });
   options::RunOptions options = run_options(scratch / "rows.jsonl", "FULL_SHARD");
   std::vector<std::filesystem::path> folders;
   {
@@ -288,7 +280,7 @@ std::string refusal(F call) {
 
 TEST(AdapterSet, WhatCannotBeIsRefusedAndChangesNothing) {
   SharedScratch scratch;
-  write_training_rows(scratch);
+  on_rank_0([&] { write_training_rows(scratch / "rows.jsonl", "tiny-odd"); });
   const auto run = train::build_run(run_options(scratch / "rows.jsonl", "FULL_SHARD"), world());
   train::RunAdapters set(*run);
   const at::Tensor logits = logits_of(*run);
@@ -312,7 +304,7 @@ TEST(AdapterSet, WhatCannotBeIsRefusedAndChangesNothing) {
 
 TEST(OtherAdapters, WhatCannotBeIsRefused) {
   SharedScratch scratch;
-  write_training_rows(scratch);
+  on_rank_0([&] { write_training_rows(scratch / "rows.jsonl", "tiny-odd"); });
   options::RunOptions options = run_options(scratch / "rows.jsonl", "FULL_SHARD");
   const auto build = [&] { train::build_run(options, world()); };
   options.adapter.other_adapters = "style";
@@ -324,7 +316,7 @@ TEST(OtherAdapters, WhatCannotBeIsRefused) {
 TEST(AdapterSet, RanksThatAskForDifferentThingsAllLearnIt) {
   if (world().size() == 1) return;  // one rank cannot disagree
   SharedScratch scratch;
-  write_training_rows(scratch);
+  on_rank_0([&] { write_training_rows(scratch / "rows.jsonl", "tiny-odd"); });
   const auto run = train::build_run(run_options(scratch / "rows.jsonl", "FULL_SHARD"), world());
   train::RunAdapters set(*run);
   set.add(config_of(kShapes[1], run->config));

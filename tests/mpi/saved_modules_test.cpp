@@ -48,19 +48,11 @@ std::filesystem::path start_folder(const Reference& reference, SharedScratch& sc
 }
 
 options::RunOptions run_options(const Reference& reference, SharedScratch& scratch) {
-  on_rank_0([&] {
-    auto batches = read_tensors(data_folder() / "numerics" / reference.model / "batches.safetensors");
-    write_rows(scratch / "rows.jsonl", batches["train.input_ids"].view({80, 48}),
-               batches["train.labels"].view({80, 48}));
-  });
+  on_rank_0([&] { write_training_rows(scratch / "rows.jsonl", reference.model); });
   options::RunOptions options = plain_options(data_folder() / "models" / reference.model, scratch / "rows.jsonl");
-  const auto settings = read_json(folder_of(reference) / "run.json")["settings"];
   options.adapter.adapter_name_or_path = start_folder(reference, scratch).string();
+  take_settings(options, read_json(folder_of(reference) / "run.json")["settings"]);
   options.train.max_steps = reference.steps;
-  options.optim.learning_rate = settings["lr"];
-  options.optim.lr_scheduler_type = settings["schedule"];
-  options.optim.weight_decay = settings["weight_decay"];
-  options.optim.max_grad_norm = settings["max_grad_norm"];
   return options;
 }
 
@@ -137,14 +129,6 @@ options::RunOptions new_adapter(const SharedScratch& scratch, const char* model)
   return options;
 }
 
-void write_training_rows(const SharedScratch& scratch) {
-  on_rank_0([&] {
-    auto batches = read_tensors(data_folder() / "numerics/tiny/batches.safetensors");
-    write_rows(scratch / "rows.jsonl", batches["train.input_ids"].view({80, 48}),
-               batches["train.labels"].view({80, 48}));
-  });
-}
-
 at::Tensor logits_of(train::Run& run) { return run.engine->logits(data::collate(run.train_rows, {0})); }
 
 /// Trains two steps, writes the adapter, and gives the tensors of the file; the folder must give the same logits when it is
@@ -162,7 +146,7 @@ std::map<std::string, at::Tensor> trained_folder(options::RunOptions options, co
 
 TEST(SavedModules, FolderHasPeftsNamesAndComesBack) {
   SharedScratch scratch;
-  write_training_rows(scratch);
+  on_rank_0([&] { write_training_rows(scratch / "rows.jsonl"); });
   options::RunOptions options = new_adapter(scratch, "tiny");
   options.adapter.lora_modules_to_save = "norm,k_proj";
   const auto tensors = trained_folder(options, scratch);
@@ -178,7 +162,7 @@ TEST(SavedModules, FolderHasPeftsNamesAndComesBack) {
 
 TEST(SavedModules, TiedCopyIsWrittenUnderBothNames) {
   SharedScratch scratch;
-  write_training_rows(scratch);
+  on_rank_0([&] { write_training_rows(scratch / "rows.jsonl"); });
   options::RunOptions options = new_adapter(scratch, "tiny-llama3");
   options.adapter.lora_target_modules = "v_proj";
   options.adapter.lora_modules_to_save = "lm_head";
@@ -190,7 +174,7 @@ TEST(SavedModules, TiedCopyIsWrittenUnderBothNames) {
 
 TEST(GrownVocabulary, NewRowsStartAsTheMeanAndAreSaved) {
   SharedScratch scratch;
-  write_training_rows(scratch);
+  on_rank_0([&] { write_training_rows(scratch / "rows.jsonl"); });
   options::RunOptions options = new_adapter(scratch, "tiny");
   options.adapter.lora_target_modules = "v_proj";
   options.adapter.lora_modules_to_save = "embed_tokens,lm_head";
@@ -225,7 +209,7 @@ std::string refusal(const options::RunOptions& options) {
 TEST(GrownVocabulary, WhatCannotBeIsRefused) {
   using ::testing::HasSubstr;
   SharedScratch scratch;
-  write_training_rows(scratch);
+  on_rank_0([&] { write_training_rows(scratch / "rows.jsonl"); });
   options::RunOptions options = new_adapter(scratch, "tiny");
   options.model.resize_token_embeddings = 500;
   EXPECT_THAT(refusal(options), HasSubstr("--resize_token_embeddings 500: the model has 512 rows already"));

@@ -22,7 +22,7 @@ struct MergeRequest {
   MergeOptions merge{};
 };
 
-/// What was done. The same on every rank but for `peak_bytes`.
+/// What was done. The same on every rank.
 struct MergeReport {
   std::string base;  ///< what the adapters were added to, in words
   std::int64_t changed = 0, tensors = 0;  ///< tensors of the result
