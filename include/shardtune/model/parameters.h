@@ -22,7 +22,7 @@ struct Parameter {
   std::string name;  ///< as in the model's files, or MODULE.lora_A.weight for adapters
   std::vector<std::int64_t> shape;
   bool trainable = false;
-  std::string adapter{};  ///< the named adapter that it belongs to; "": the model itself, or a run's only adapter
+  std::string adapter{};  ///< name of the adapter that it belongs to; "": the model itself
   bool absent = false;  ///< of an adapter that was deleted: the slot stays, so that others keep theirs
   bool decay = true;  ///< weight decay applies (not to norm weights)
   bool embedding = false;  ///< a table that rows are taken from
