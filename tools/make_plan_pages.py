@@ -75,6 +75,12 @@ def gb(count):
     return f"{count / 1e9:.2f}"
 
 
+def of_llama3(plans, llama2, llama3, purpose=None):
+    """By how much a line of Llama 3 is above that of Llama 2, in GB."""
+    one, other = (plan["step"]["at_peak"][purpose] if purpose else plan["step"]["bytes"] for plan in (plans[llama2], plans[llama3]))
+    return gb(other - one)
+
+
 def memory_page(plans):
     first_command = " ".join(["build/shardtune plan"] + MEMORY[0][1])
     lines = [
@@ -97,7 +103,9 @@ def memory_page(plans):
               "inputs_every_N` divides the first by N for one more forward at most ([time.md](time.md)), more ranks divide the",
               "second. `--ffn_chunk_tokens` bounds the workspace, and a layer works on whole documents one after the other, so it",
               "does not grow with the batch. Embedding and head of Llama 3 (128,256 words, 2.1 GB) are larger than a layer, or than",
-              "four packed ones; they are gathered in pieces of rows, so that a layer sets the size of both gather buffers.", "",
+              "four packed ones; they are gathered in pieces of rows, so that a layer sets the size of both gather buffers. What is",
+              f"left of them is a rank's share: the Llama 3 lines have {of_llama3(plans, 0, 7)} and {of_llama3(plans, 5, 9)} GB more than those of",
+              f"Llama 2, of which the shards are {of_llama3(plans, 0, 7, 'weight_shards')} and {of_llama3(plans, 5, 9, 'weight_shards')}.", "",
               "The first line:", "", "```", first_command, "```", ""]
     return "\n".join(lines)
 
