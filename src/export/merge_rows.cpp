@@ -159,7 +159,10 @@ at::Tensor MergedRows::make(const RowBlock& block) {
     if (part.adapter->lora.dora) {
       const at::Tensor magnitude =
           read_rows(part.adapter->weights, module_tensors(part.module).magnitude, 1, block.first, block.count);
-      rows = (magnitude.view({-1}) / at::linalg_vector_norm(rows, 2, 1)).view({-1, 1}) * rows;
+      const at::Tensor norms = at::linalg_vector_norm(rows, 2, 1);
+      // A row of zeros stays one, as in training; PEFT divides by zero there.
+      const at::Tensor scale = (magnitude.view({-1}) / norms).masked_fill_(at::eq(norms, 0), 0);
+      rows = scale.view({-1, 1}) * rows;
     }
   }
   rows = rows.to(plan_.type).contiguous();

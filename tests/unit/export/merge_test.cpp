@@ -129,6 +129,32 @@ TEST(MergeAsPeft, BfloatBase) {
   }
 }
 
+/// Writes a folder's tensors again with row 3 of one as zeros.
+void zero_row(const fs::path& file, const std::string& name) {
+  std::map<std::string, at::Tensor> tensors = read_tensors(file);
+  tensors.at(name)[3].zero_();
+  std::vector<io::TensorView> views;
+  for (const auto& [key, tensor] : tensors)
+    views.push_back({key, ops::dtype_of(tensor.scalar_type()), tensor.sizes().vec(), ops::bytes_of(tensor)});
+  io::write_safetensors(file, views, {{"format", "pt"}});
+}
+
+/// As in training: nothing comes out of a row without a direction. The other rows are those of the model that has it.
+TEST(MergeDora, ARowOfZerosStaysOne) {
+  Scratch scratch;
+  const fs::path base = case_folder() / "base-gqa", adapter = case_folder() / "lora-dora";
+  merge(request_of(base, adapter, scratch / "whole"));
+  fs::copy(base, scratch / "base", fs::copy_options::recursive);
+  fs::copy(adapter, scratch / "adapter", fs::copy_options::recursive);
+  const std::string module = "model.layers.0.mlp.gate_proj";
+  zero_row(scratch / "base/model.safetensors", module + ".weight");
+  zero_row(scratch / "adapter/adapter_model.safetensors", "base_model.model." + module + ".lora_B.weight");
+  merge(request_of(scratch / "base", scratch / "adapter", scratch / "out"));
+  at::Tensor wanted = tensors_of(scratch / "whole").at(module + ".weight").clone();
+  wanted[3].zero_();
+  EXPECT_TRUE(at::equal(tensors_of(scratch / "out").at(module + ".weight"), wanted));
+}
+
 TEST(MergeAsPeft, WeightedSum) {
   Scratch scratch;
   MergeRequest request = request_of(
