@@ -53,6 +53,8 @@ LoraConfig from_options(const AdapterOptions& options, const model::ModelConfig&
   out.dora = options.use_dora;
   out.bias = options.lora_bias;
   out.start = options.init_lora_weights;
+  if (out.start.starts_with("pissa") || out.start == "olora")
+    fail(ErrorClass::kUsage, "--init_lora_weights {}: not supported yet; take true, gaussian or false", out.start);
   out.selection = selection_of(options);
   out.rank_pattern = parse_rank_pattern(options.rank_pattern);
   out.alpha_pattern = parse_alpha_pattern(options.alpha_pattern);

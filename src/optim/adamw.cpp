@@ -46,7 +46,7 @@ void AdamW::update(const std::vector<at::Tensor>& gradients, float gradient_scal
                       .epsilon = static_cast<float>(options_.adam_epsilon),
                       .gradient_scale = gradient_scale,
                       .decay = 1.0f,
-                      .step_size = static_cast<float>(learning_rate / correction1),
+                      .step_size = 0.0f,
                       .root_correction2 = static_cast<float>(std::sqrt(correction2))};
   for (std::size_t unit = 0; unit < gradients.size(); ++unit) {
     if (!gradients[unit].defined() || gradients[unit].is_meta()) continue;
@@ -54,7 +54,9 @@ void AdamW::update(const std::vector<at::Tensor>& gradients, float gradient_scal
          *v = state_[1][unit].mutable_data_ptr<float>();
     const auto* g = gradients[unit].const_data_ptr<float>();
     for (const auto& [parameter, at, count] : parts_of(model_, unit)) {
-      constants.decay = parameter->decay ? static_cast<float>(1 - learning_rate * options_.weight_decay) : 1.0f;
+      const Rates rates = rates_of(options_, *parameter, learning_rate);
+      constants.decay = static_cast<float>(1 - rates.learning_rate * rates.weight_decay);
+      constants.step_size = static_cast<float>(rates.learning_rate / correction1);
       update_part(p + at, m + at, v + at, g + at, count, constants);
     }
   }

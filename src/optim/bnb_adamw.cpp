@@ -78,7 +78,7 @@ void BnbAdamW::allocate(std::size_t unit) {
       state_[role][unit] = at::zeros({sizes[role]}, device.dtype(ops::scalar_type(roles()[role].dtype)));
 }
 
-BnbConstants BnbAdamW::constants(bool eight_bit, float gradient_scale, double learning_rate) const {
+BnbConstants BnbAdamW::constants(bool eight_bit, float gradient_scale, const Rates& rates) const {
   const auto power = static_cast<double>(steps_taken());
   const double correction1 = 1 - std::pow(options_.adam_beta1, power),
                correction2 = std::sqrt(1 - std::pow(options_.adam_beta2, power));
@@ -88,28 +88,23 @@ BnbConstants BnbAdamW::constants(bool eight_bit, float gradient_scale, double le
           .beta2 = static_cast<float>(options_.adam_beta2),
           .one_minus_beta2 = static_cast<float>(1 - options_.adam_beta2),
           .gradient_scale = gradient_scale,
-          .decay = 1.0f,
+          .decay = static_cast<float>(1 - rates.learning_rate * rates.weight_decay),
           .correction2 = eight_bit ? static_cast<float>(correction2) : 1.0f,
           .epsilon = static_cast<float>(eight_bit ? epsilon : epsilon * correction2),
-          .minus_step = static_cast<float>(eight_bit ? -learning_rate / correction1
-                                                     : -learning_rate * correction2 / correction1)};
+          .minus_step = static_cast<float>(eight_bit ? -rates.learning_rate / correction1
+                                                     : -rates.learning_rate * correction2 / correction1)};
 }
 
 void BnbAdamW::update(const std::vector<at::Tensor>& gradients, float gradient_scale, double learning_rate) {
-  const BnbConstants for_32bit = constants(false, gradient_scale, learning_rate),
-                     for_8bit = constants(true, gradient_scale, learning_rate);
-  const auto decay = static_cast<float>(1 - learning_rate * options_.weight_decay);
   for (std::size_t unit = 0; unit < gradients.size(); ++unit)
     if (gradients[unit].defined() && !gradients[unit].is_meta())
-      update_unit(unit, gradients[unit].const_data_ptr<float>(), for_32bit, for_8bit, decay);
+      update_unit(unit, gradients[unit].const_data_ptr<float>(), gradient_scale, learning_rate);
 }
 
-void BnbAdamW::update_unit(std::size_t unit, const float* gradient, const BnbConstants& for_32bit,
-                           const BnbConstants& for_8bit, float decay) {
+void BnbAdamW::update_unit(std::size_t unit, const float* gradient, float gradient_scale, double learning_rate) {
   const at::Tensor& weights = model_.trained(unit).local();
   for (const auto& [part, eight_bit, at, block] : parts_[unit]) {
-    BnbConstants c = eight_bit ? for_8bit : for_32bit;
-    if (part.parameter->decay) c.decay = decay;
+    const BnbConstants c = constants(eight_bit, gradient_scale, rates_of(options_, *part.parameter, learning_rate));
     const auto p = piece<float>(weights, part.at, part.count);
     const std::span<const float> g(gradient + part.at, p.size());
     const auto codes = [&](Role state, Role absmax) {

@@ -31,9 +31,8 @@ class BnbAdamW : public Optimizer {
   void lay_out(bool eight_bit);
   void allocate(std::size_t unit);
   void update(const std::vector<at::Tensor>& gradients, float gradient_scale, double learning_rate) override;
-  void update_unit(std::size_t unit, const float* gradient, const BnbConstants& for_32bit, const BnbConstants& for_8bit,
-                   float decay);
-  BnbConstants constants(bool eight_bit, float gradient_scale, double learning_rate) const;
+  void update_unit(std::size_t unit, const float* gradient, float gradient_scale, double learning_rate);
+  BnbConstants constants(bool eight_bit, float gradient_scale, const Rates& rates) const;
 
   OptimOptions options_;
   std::vector<std::vector<StatePart>> parts_;  ///< by unit

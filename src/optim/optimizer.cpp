@@ -30,6 +30,16 @@ std::vector<Part> parts_of(fsdp::ShardedModel& model, std::size_t unit) {
   return parts;
 }
 
+Rates rates_of(const OptimOptions& options, const model::Parameter& parameter, double learning_rate) {
+  if (options.loraplus_lr_ratio == 0) return {learning_rate, parameter.decay ? options.weight_decay : 0};
+  double factor = 1;
+  if (parameter.name.find(".lora_embedding_") != std::string::npos)
+    factor = options.loraplus_lr_embedding / options.learning_rate;
+  else if (parameter.name.find(".lora_B") != std::string::npos || parameter.shape.size() == 1)
+    factor = options.loraplus_lr_ratio;
+  return {learning_rate * factor, options.weight_decay};
+}
+
 std::unique_ptr<Optimizer> make_optimizer(const OptimOptions& options, fsdp::ShardedModel& model, HostMemory host) {
   const std::string& name = options.optim;
   const bool paged = host == HostMemory::kApart;

@@ -9,8 +9,7 @@
 
 namespace shardtune::optim {
 
-Sgd::Sgd(const OptimOptions& options, fsdp::ShardedModel& model)
-    : Optimizer("sgd", {}, model), weight_decay_(static_cast<float>(options.weight_decay)) {}
+Sgd::Sgd(const OptimOptions& options, fsdp::ShardedModel& model) : Optimizer("sgd", {}, model), options_(options) {}
 
 namespace {
 
@@ -32,9 +31,11 @@ void Sgd::update(const std::vector<at::Tensor>& gradients, float gradient_scale,
     if (!gradients[unit].defined() || gradients[unit].is_meta()) continue;
     auto* p = model_.trained(unit).local().mutable_data_ptr<float>();
     const auto* g = gradients[unit].const_data_ptr<float>();
-    for (const auto& [parameter, at, count] : parts_of(model_, unit))
-      simd::run<UpdatePart>(p + at, g + at, count, gradient_scale, parameter->decay ? weight_decay_ : 0.0f,
-                            static_cast<float>(-learning_rate));
+    for (const auto& [parameter, at, count] : parts_of(model_, unit)) {
+      const Rates rates = rates_of(options_, *parameter, learning_rate);
+      simd::run<UpdatePart>(p + at, g + at, count, gradient_scale, static_cast<float>(rates.weight_decay),
+                            static_cast<float>(-rates.learning_rate));
+    }
   }
 }
 

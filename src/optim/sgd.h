@@ -12,7 +12,7 @@ class Sgd : public Optimizer {
  private:
   void update(const std::vector<at::Tensor>& gradients, float gradient_scale, double learning_rate) override;
 
-  float weight_decay_;
+  OptimOptions options_;
 };
 
 }  // namespace shardtune::optim

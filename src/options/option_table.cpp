@@ -256,10 +256,13 @@ Rows adapter_rows() {
                                            in_adapter(&AdapterOptions::lora_bias),
                                            "Which biases of the base are trained. The models here have none, so that "
                                            "all and lora_only add nothing."})),
-      only_with(lora, {"init_lora_weights", group, "", Choices{{"true", "false", "gaussian"}},
+      only_with(lora, {"init_lora_weights", group, "",
+                       Choices{.names = {"true", "false", "gaussian", "pissa", "olora"}, .numbered = "pissa_niter_"},
                        in_adapter(&AdapterOptions::init_lora_weights),
                        "How a new adapter begins. true: A uniform, B zero. gaussian: A normal, B zero. false: both "
-                       "uniform, so that the first step sees another model than the base."}),
+                       "uniform, so that the first step sees another model than the base. pissa: the first singular "
+                       "vectors and values of each weight; pissa_niter_N: the same by N rounds of subspace iteration. "
+                       "olora: the first rows and columns of each weight's QR decomposition."}),
       only_with(lora,
                 {"adapter_name_or_path", group, "", Text{"FOLDER"}, in_adapter(&AdapterOptions::adapter_name_or_path),
                  "PEFT adapter folder to start from instead of new adapter weights."}),
@@ -343,6 +346,7 @@ Rows sharding_rows() {
 
 Rows optimizer_rows() {
   const std::string_view group = "Optimizer";
+  const Needs lora{"use_peft_lora", {"True"}};
   const Needs adamw{
       "optim",
       {"adamw_torch", "adamw_torch_fused", "adamw_bnb_8bit", "adamw_8bit", "paged_adamw_32bit", "paged_adamw_8bit"}};
@@ -373,6 +377,11 @@ Rows optimizer_rows() {
                         "Decay of AdamW's second moment."}),
       only_with(adamw, {"adam_epsilon", group, "", kPositive, in_optim(&OptimOptions::adam_epsilon),
                         "Added to the denominator of AdamW's update."}),
+      only_with(lora, {"loraplus_lr_ratio", group, "", NumberRange{.min = 1e-6, .max = 1e6, .or_zero = true},
+                       in_optim(&OptimOptions::loraplus_lr_ratio),
+                       "LoRA+: learning rate of the B matrices and of all vectors over learning_rate; 0: off."}),
+      only_with(lora, {"loraplus_lr_embedding", group, "", kPositive, in_optim(&OptimOptions::loraplus_lr_embedding),
+                       "With loraplus_lr_ratio: learning rate of an adapter on embed_tokens."}),
   };
 }
 

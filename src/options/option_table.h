@@ -21,6 +21,8 @@ struct PathOrFlag {};
 struct Flag {};
 struct Choices {
   std::vector<std::string_view> names;
+  std::string_view numbered =
+      {};  ///< this with a whole number from 0 to 999 behind it is a choice as well; empty: none
 };
 /// [min, max], and one value outside of it with a meaning of its own.
 struct IntegerRange {

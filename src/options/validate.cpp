@@ -91,6 +91,17 @@ void check_warmup(Winners& winners, RunOptions& options) {
   }
 }
 
+void check_loraplus(Winners& winners, RunOptions& options) {
+  const auto given = winners.find("loraplus_lr_embedding");
+  if (given == winners.end() || !given->second.in_effect || options.optim.loraplus_lr_ratio > 0 ||
+      turn_off(winners, "loraplus_lr_embedding", {"loraplus_lr_ratio"}, options))
+    return;
+  fail(ErrorClass::kUsage,
+       "{}: option loraplus_lr_embedding = {} does nothing while loraplus_lr_ratio is 0; give loraplus_lr_ratio, or "
+       "remove loraplus_lr_embedding",
+       given->second.place, given->second.value);
+}
+
 void check_quantisation(Winners& winners, RunOptions& options) {
   const auto place = [&](const char* name) -> const std::string& { return winners.at(name).place; };
   if (options.quant.use_4bit_quantization && options.quant.use_8bit_quantization)
@@ -158,6 +169,7 @@ void check_combinations(Winners& winners, RunOptions& options) {
   settle_adapter(winners, options);
   check_needs(winners, options);
   check_warmup(winners, options);
+  check_loraplus(winners, options);
   settle_activations(winners, options);
   check_quantisation(winners, options);
   check_plan(winners, options);

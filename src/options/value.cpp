@@ -90,11 +90,18 @@ bool json_can_hold(const std::string& text) {
          json(text).dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+/// "pissa_niter_16" for "pissa_niter_".
+bool is_numbered(const std::string& value, std::string_view prefix) {
+  if (prefix.empty() || !value.starts_with(prefix)) return false;
+  const std::string_view digits = std::string_view(value).substr(prefix.size());
+  return !digits.empty() && digits.size() <= 3 && digits.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
 std::string parse_text(const Given& given) {
   const OptionSpec& spec = *given.spec;
   if (given.value.empty() && spec.required) refuse(given);
   if (const auto* choices = std::get_if<Choices>(&spec.allowed)) {
-    if (holds(choices->names, given.value)) return given.value;
+    if (holds(choices->names, given.value) || is_numbered(given.value, choices->numbered)) return given.value;
     // Where true and false are among the names, every spelling of them will do.
     const auto word = parse_boolean(given.value);
     if (word && holds(choices->names, "true")) return *word ? "true" : "false";
@@ -161,8 +168,9 @@ std::string allowed_text(const OptionSpec& spec) {
           [](const PathOrFlag&) { return std::string("a folder, True or False"); },
           [](const Flag&) { return std::string("True, true, 1, yes, False, false, 0 or no"); },
           [](const Choices& choices) {
-            return fmt::format("{} or {}", fmt::join(choices.names.begin(), choices.names.end() - 1, ", "),
-                               choices.names.back());
+            const std::string last = choices.numbered.empty() ? "" : fmt::format(", or {}N", choices.numbered);
+            return fmt::format("{} or {}{}", fmt::join(choices.names.begin(), choices.names.end() - 1, ", "),
+                               choices.names.back(), last);
           },
           [](const IntegerRange& range) {
             return fmt::format("an integer from {} to {} in digits{}", range.min, range.max,

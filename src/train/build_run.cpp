@@ -116,6 +116,10 @@ void make_model(Run& run, const std::set<std::string>& explicitly_set) {
   if (run.options.adapter.use_peft_lora) {
     run.lora = adapters::make_lora_config(run.options.adapter, run.config, explicitly_set);
     run.lora->base_format = choose_base_format(run, explicitly_set);
+    if (explicitly_set.contains("loraplus_lr_embedding") && !run.lora->modules.contains(adapters::kEmbedding))
+      fail(ErrorClass::kUsage,
+           "--loraplus_lr_embedding: there is no adapter on embed_tokens; remove it, or add embed_tokens to "
+           "--lora_target_modules");
   }
   const bool trains = run.kind == RunKind::kTraining;
   if (!trains && !run.lora)

@@ -45,6 +45,46 @@ TEST(EightBitCurve, TwentySteps) {
   }
 }
 
+struct LoraPlus {
+  const char *model, *folder, *optim;
+};
+class LoraPlusCurve : public ::testing::TestWithParam<LoraPlus> {};
+
+/// Against the parameter groups of PEFT's create_loraplus_optimizer: an adapter on the embedding, whole norms, magnitudes. The
+/// matrices are small, so that the state is fp32 with every optimizer; bitsandbytes' arithmetic differs in roundings alone.
+TEST_P(LoraPlusCurve, TwentySteps) {
+  const auto& [model, folder, optim] = GetParam();
+  const auto numerics = data_folder() / "numerics" / model;
+  const auto reference = read_json(numerics / folder / "run.json");
+  SharedScratch scratch;
+  on_rank_0([&] { write_training_rows(scratch / "rows.jsonl", model); });
+  options::RunOptions options = plain_options(data_folder() / "models" / model, scratch / "rows.jsonl");
+  const auto start = numerics / folder / "start";
+  options.adapter.adapter_name_or_path =
+      std::filesystem::exists(start) ? start.string() : (numerics / "loraplus/start").string();
+  take_settings(options, reference["settings"]);
+  options.optim.optim = optim;
+  options.optim.loraplus_lr_ratio = reference["settings"]["loraplus_lr_ratio"];
+  options.optim.loraplus_lr_embedding = reference["settings"]["loraplus_lr_embedding"];
+  const auto run = train::build_run(options, world());
+  for (std::int64_t step = 0; step < 20; ++step) {
+    const train::StepResult result = train::train_step(*run, reference_batches(*run, step), step);
+    const auto& expected = reference["steps"][static_cast<std::size_t>(step)];
+    EXPECT_NEAR(result.loss, expected["loss"].get<double>(), 2e-5) << "step " << step + 1;
+    EXPECT_DOUBLE_EQ(result.learning_rate, expected["lr"].get<double>()) << "step " << step + 1;
+    const double norm = expected["grad_norm"];
+    EXPECT_NEAR(result.grad_norm, norm, 2e-5 * norm) << "step " << step + 1;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, LoraPlusCurve,
+                         ::testing::Values(LoraPlus{"tiny", "loraplus", "adamw_torch"},
+                                           LoraPlus{"tiny", "loraplus", "adamw_bnb_8bit"},
+                                           LoraPlus{"tiny", "loraplus", "paged_adamw_32bit"},
+                                           LoraPlus{"tiny", "loraplus_sgd", "sgd"},
+                                           LoraPlus{"tiny-odd", "loraplus_dora", "adamw_torch"}),
+                         [](const auto& test) { return std::string(test.param.folder) + "_" + test.param.optim; });
+
 /// A tensor of one dimension of every rank, end to end in the order of the ranks, as bytes. Collective.
 std::vector<std::byte> all_bytes(const at::Tensor& mine, comm::Communicator& communicator) {
   const auto bytes = mine.defined() ? ops::bytes_of(mine) : std::span<std::byte>();

@@ -50,6 +50,26 @@ TEST(Combination, AdamsOptionsNeedAdam) {
   }
 }
 
+TEST(Combination, LoraPlusNeedsAnAdapterAndItsRatio) {
+  EXPECT_TRUE(says(refusal(train({"--loraplus_lr_ratio", "16"})),
+                   {"loraplus_lr_ratio", "use_peft_lora is False", "set use_peft_lora to True"}));
+  EXPECT_TRUE(says(refusal(train({"--use_peft_lora", "--loraplus_lr_embedding", "1e-5"})),
+                   {"loraplus_lr_embedding", "loraplus_lr_ratio is 0", "give loraplus_lr_ratio"}));
+  EXPECT_NO_THROW(run(train({"--use_peft_lora", "--loraplus_lr_ratio", "16", "--loraplus_lr_embedding", "1e-5"})));
+  // The file's wish gives way to the command line's.
+  const TemporaryFile file("use_peft_lora = True\nloraplus_lr_ratio = 16\nloraplus_lr_embedding = 1e-5\n");
+  EXPECT_NO_THROW(run(train({"--config", file.path(), "--loraplus_lr_ratio", "0"})));
+  EXPECT_TRUE(says(refusal(train({"--use_peft_lora", "--loraplus_lr_ratio", "-1"})), {"0 or a finite number"}));
+}
+
+TEST(Combination, StartsOfNewAdapters) {
+  for (const char* start : {"true", "gaussian", "pissa", "pissa_niter_16", "olora"})
+    EXPECT_EQ(run(train({"--use_peft_lora", "--init_lora_weights", start})).options.adapter.init_lora_weights, start);
+  for (const char* start : {"pissa_niter_", "pissa_niter_x", "pissa_niter_1000", "pissa_niter_-1", "corda"})
+    EXPECT_TRUE(says(refusal(train({"--use_peft_lora", "--init_lora_weights", start})),
+                     {"init_lora_weights", "pissa or olora, or pissa_niter_N"}));
+}
+
 TEST(Combination, TheOffendingPlaceIsNamed) {
   const TemporaryFile file("use_peft_lora = False\nlora_r = 4\n");
   EXPECT_TRUE(says(refusal(train({"--config", file.path()})), {file.path() + ":2", "lora_r"}));

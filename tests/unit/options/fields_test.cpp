@@ -56,6 +56,8 @@ RunOptions all_changed() {
               "--adam_beta1=0.110",
               "--adam_beta2=0.111",
               "--adam_epsilon=0.112",
+              "--loraplus_lr_ratio=16.5",
+              "--loraplus_lr_embedding=0.0113",
               "--num_train_epochs=11.3",
               "--max_steps=114",
               "--per_device_train_batch_size=115",
@@ -112,6 +114,8 @@ TEST(Fields, AdapterAndOptimizer) {
   EXPECT_EQ(options.optim.adam_beta1, 0.110);
   EXPECT_EQ(options.optim.adam_beta2, 0.111);
   EXPECT_EQ(options.optim.adam_epsilon, 0.112);
+  EXPECT_EQ(options.optim.loraplus_lr_ratio, 16.5);
+  EXPECT_EQ(options.optim.loraplus_lr_embedding, 0.0113);
 }
 
 TEST(Fields, ShardingAndMemory) {

@@ -72,7 +72,7 @@ TEST(Effective, ListsEveryOptionOnceWithAValueThatParsesBack) {
   const auto first =
       run(train({"--use_peft_lora", "--learning_rate", "0.30000000000000004", "--seed", "18446744073709551615",
                  "--packing", "--packing_strategy", "wrapped", "--eval_strategy", "steps", "--save_strategy", "steps",
-                 "--resume_from_checkpoint", "--use_4bit_quantization"}));
+                 "--resume_from_checkpoint", "--use_4bit_quantization", "--loraplus_lr_ratio", "16"}));
   std::set<std::string> names;
   Strings again = {"train"};
   for (const auto& option : first.effective) {
