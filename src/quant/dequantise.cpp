@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "expand.h"
+#include "int8_row.h"
 #include "record_access.h"
 #include "reference.h"
 #include "shardtune/core/error.h"
@@ -52,11 +53,15 @@ void run_row(const std::int8_t* codes, std::int64_t count, float absmax, T* out)
   simd::run<Row<T>>(codes, count, absmax, out);
 }
 
-/// Past the caches by way of a buffer that the nearest one holds: the loop is the same for every type and instruction set.
+/// What has no loop of its own goes past the caches by way of a buffer that the nearest one holds: the loop is the same for every type and instruction set.
 template <typename T>
 void dequantise_row(Stores stores, const std::byte* record, std::int64_t count, T* out) {
   const auto* codes = reinterpret_cast<const std::int8_t*>(record + kHeaderBytes);
   const float absmax = read_header(record).absmax;
+  if constexpr (!std::is_same_v<T, Fp16>) {
+    const std::int64_t done = int8_row_avx512(codes, count, absmax, stores, out);
+    codes += done, out += done, count -= done;
+  }
   if (stores == Stores::kNormal) return run_row(codes, count, absmax, out);
   constexpr std::int64_t kPiece = 2048;
   alignas(64) std::array<T, kPiece> piece;

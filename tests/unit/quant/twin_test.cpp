@@ -1,6 +1,8 @@
 // Every level of vector instructions gives the bits of the plain twins, whatever the values and shapes.
 #include <algorithm>
+#include <cmath>
 
+#include "quant/int8_row.h"
 #include "quant/reference.h"
 #include "shardtune/quant/arrays.h"
 #include "shardtune/quant/dequantise.h"
@@ -144,6 +146,36 @@ TEST(Twins, LargeResults) {
       EXPECT_TRUE(at_once(layout, records, 0) == expected);
       EXPECT_TRUE(at_once(layout, records, 2) == expected);
     }
+  }
+}
+
+// Rows of every magnitude: of subnormal products, of those that overflow, of an absmax that is not finite; with and without the
+// processor's own rounding to bf16.
+TEST(Twins, Int8RowsOfEveryMagnitude) {
+  std::vector<float> absmax{0.0F,   1e-45F, 1e-38F, 1.2e-38F, 2e-36F, 9e-36F,   1e-35F, 1.1e-35F,
+                            1e-20F, 0.7F,   3.0F,   3e36F,    3e38F,  INFINITY, NAN,    -1.0F};
+  // One product in 65,536 lies in the middle of two bf16 numbers.
+  for (int i = 0; i < 4096; ++i) absmax.push_back(0.5F + static_cast<float>(i * 7919 % 4099) / 4099.0F);
+  const std::int64_t rows = std::ssize(absmax), columns = 256;
+  std::vector<std::int8_t> codes(static_cast<std::size_t>(rows * columns));
+  for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::int8_t>(i % 256);
+  const RecordLayout layout(kInt8Format, rows, columns);
+  std::vector<std::byte> records = testing::room_for(layout, layout.all_records());
+  records_from_rows(layout, layout.all_records(), codes, absmax, records);
+  const bool native = int8_rows_round_in_hardware();
+  for (const Dtype to : kDtypes) {
+    const auto expected = [&] {
+      const AtLevel plain(simd::Level::kPlain);
+      return values_of(layout, records, to);
+    }();
+    for (const auto level : testing::levels())
+      for (const bool hardware : {native, false}) {
+        const AtLevel at(level);
+        int8_rows_round_in_hardware() = hardware;
+        EXPECT_TRUE(values_of(layout, records, to) == expected)
+            << dtype_name(to) << static_cast<int>(level) << hardware;
+      }
+    int8_rows_round_in_hardware() = native;
   }
 }
 
