@@ -15,8 +15,9 @@ if [ "${1:-}" = --cuda ]; then
   shift
 fi
 
+# 3 on two cores: entries that start programs one after another leave a core idle now and then.
 run_ctest() {
-  ctest --test-dir build --output-on-failure --no-tests=error -j "${SHARDTUNE_TEST_JOBS:-2}" "$@"
+  ctest --test-dir build --output-on-failure --no-tests=error -j "${SHARDTUNE_TEST_JOBS:-3}" "$@"
 }
 
 phase "set-up" bash tools/setup.sh "${setup_options[@]}"
