@@ -1,6 +1,7 @@
 // Parse, initialise, build, run, finish.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 
@@ -22,6 +23,15 @@ extern char** environ;
 namespace {
 
 using namespace shardtune;
+
+/// A result that did not arrive is no success. A run's own files hold all that its log says.
+int end_of_output(int code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  comm::print_failure(
+      {ErrorClass::kBadStorage,
+       "standard output could not be written to its end; see that what it goes to has room and takes it"});
+  return std::max(code, 1);
+}
 
 /// `shardtune plan` is one process on its own, without MPI: of those that a launcher started, the first one works.
 int run_plan(const options::ParseResult& parsed) {
@@ -91,5 +101,5 @@ int run(int argc, char** argv) {
 int main(int argc, char** argv) {
   reserve_memory_for_errors();
   train::keep_freed_memory();
-  return run(argc, argv);
+  return end_of_output(run(argc, argv));
 }

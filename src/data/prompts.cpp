@@ -24,8 +24,9 @@ void check_fields(const nlohmann::json& record, const std::string& where) {
          record.contains("prompt") ? "both" : "neither");
 }
 
-void check_ids(const Prompt& prompt, const std::string& where) {
-  if (prompt.ids.empty()) fail(ErrorClass::kBadData, "{}: the prompt is empty; there is nothing to continue", where);
+void check_ids(const Prompt& prompt) {
+  if (prompt.ids.empty())
+    fail(ErrorClass::kBadData, "{}: the prompt is empty; there is nothing to continue", prompt.where);
 }
 
 }  // namespace
@@ -40,8 +41,9 @@ std::vector<std::int32_t> encode_text(const Tokenizer& tokenizer, const std::str
 }
 
 Prompt text_prompt(const std::string& text, const Tokenizer& tokenizer) {
-  Prompt prompt{.given = nlohmann::json{{"prompt", text}}.dump(), .ids = encode_text(tokenizer, text)};
-  check_ids(prompt, "--prompt");
+  Prompt prompt{
+      .given = nlohmann::json{{"prompt", text}}.dump(), .ids = encode_text(tokenizer, text), .where = "--prompt"};
+  check_ids(prompt);
   return prompt;
 }
 
@@ -51,7 +53,7 @@ std::vector<Prompt> read_prompts(const std::filesystem::path& file, const DataOp
   std::optional<ChatRenderer> renderer;
   for_each_record(file, [&](const nlohmann::json& record, const std::string& where, std::int64_t) {
     check_fields(record, where);
-    Prompt prompt{.given = record.dump(), .ids = {}, .conversation = record.contains("messages")};
+    Prompt prompt{.given = record.dump(), .ids = {}, .where = where, .conversation = record.contains("messages")};
     try {
       if (prompt.conversation) {
         const std::vector<Message> messages = parse_messages(record["messages"], where);
@@ -67,7 +69,7 @@ std::vector<Prompt> read_prompts(const std::filesystem::path& file, const DataOp
       const std::string message = error.what();
       throw Error(error.error_class(), message.starts_with(where) ? message : where + ": " + message);
     }
-    check_ids(prompt, where);
+    check_ids(prompt);
     prompts.push_back(std::move(prompt));
   });
   if (prompts.empty()) fail(ErrorClass::kBadData, "{}: the file holds no prompt (--prompts)", file.string());

@@ -166,10 +166,11 @@ at::Tensor MergedRows::make(const RowBlock& block) {
     }
   }
   rows = rows.to(plan_.type).contiguous();
+  const bool by_weights = !tensor.parts.empty() && tensor.parts.front().adapter->weight;
   if (!ops::all_finite(rows))
-    fail(ErrorClass::kBadModel,
-         "'{}' would hold a value that is not finite in {}; check the adapter, or give --dtype float32", tensor.name,
-         torch_type_name(plan_.type));
+    fail(ErrorClass::kBadModel, "'{}' would hold a value that is not finite in {}; check the adapter{}{}", tensor.name,
+         torch_type_name(plan_.type), by_weights ? " and --adapter_weights" : "",
+         plan_.type == at::kFloat ? "" : ", or give --dtype float32");
   return rows;
 }
 

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -19,24 +20,28 @@ namespace {
 using nlohmann::ordered_json;
 
 void check_lengths(const Run& run, const std::vector<data::Prompt>& prompts) {
-  const std::int64_t wanted = run.options.generate.max_new_tokens;
-  for (std::size_t i = 0; i < prompts.size(); ++i)
-    if (const std::int64_t tokens = std::ssize(prompts[i].ids); tokens + wanted > run.config.max_positions)
-      fail(
-          ErrorClass::kBadData,
-          "prompt {} has {} tokens, and the model {} positions (max_position_embeddings): no room for --max_new_tokens "
-          "{}; shorten the prompt or lower --max_new_tokens",
-          i + 1, tokens, run.config.max_positions, wanted);
+  const std::int64_t wanted = run.options.generate.max_new_tokens, positions = run.config.max_positions;
+  if (wanted >= positions)
+    fail(ErrorClass::kUsage,
+         "--max_new_tokens {} leaves no prompt a place among the model's {} positions (max_position_embeddings); lower "
+         "it",
+         wanted, positions);
+  for (const data::Prompt& prompt : prompts)
+    if (const std::int64_t tokens = std::ssize(prompt.ids); tokens + wanted > positions)
+      fail(ErrorClass::kBadData,
+           "{}: the prompt has {} tokens, and the model {} positions (max_position_embeddings): no room for "
+           "--max_new_tokens {}; shorten the prompt or lower --max_new_tokens",
+           prompt.where, tokens, positions, wanted);
 }
 
 void check_vocabulary(const Run& run, const std::vector<data::Prompt>& prompts) {
   for (const data::Prompt& prompt : prompts)
     for (const std::int32_t id : prompt.ids)
       if (id >= run.config.vocab_size)
-        fail(ErrorClass::kBadData,
-             "token id {} of a prompt is outside the model's vocabulary of {} rows; use the "
-             "model's own tokenizer",
-             id, run.config.vocab_size);
+        fail(
+            ErrorClass::kBadData,
+            "{}: token id {} of the prompt is outside the model's vocabulary of {} rows; use the model's own tokenizer",
+            prompt.where, id, run.config.vocab_size);
 }
 
 /// Prompts, and the tokens that end their continuations.
@@ -62,13 +67,37 @@ struct Work {
   }
 };
 
+bool holds_results(const std::filesystem::path& file) {
+  constexpr std::size_t kMost = 16u << 20;  // of a line; other files may have none that ends
+  std::ifstream in(file, std::ios::binary);
+  std::string line(std::min<std::uintmax_t>(kMost, std::filesystem::file_size(file)), '\0');
+  in.read(line.data(), static_cast<std::streamsize>(line.size()));
+  line.erase(std::min(line.find('\n'), line.size()));
+  const auto json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() && json.contains("completion");
+}
+
+/// --output replaces results of an earlier run and nothing else.
+void check_output(const GenerateOptions& options) {
+  namespace fs = std::filesystem;
+  const fs::path output = options.output;
+  std::error_code unknown;
+  if (!options.prompts.empty() && fs::equivalent(output, options.prompts, unknown))
+    fail(ErrorClass::kUsage, "--output '{}' is the file of --prompts; give another name", options.output);
+  if (!fs::is_regular_file(output, unknown) || fs::is_empty(output) || holds_results(output)) return;
+  fail(ErrorClass::kBadStorage,
+       "--output '{}' exists and holds no results of generate; give another name, or move it away", options.output);
+}
+
 /// Takes the results on rank 0 and hands them on: a text alone as it is, else a JSON object a line.
 class Results {
  public:
   Results(const GenerateOptions& options, const Work& work) : options_(options), work_(work) {}
 
   void open() {
-    if (!options_.output.empty()) file_.emplace(options_.output);
+    if (options_.output.empty()) return;
+    check_output(options_);
+    file_.emplace(options_.output);
   }
 
   void take(std::size_t request, const Continuation& result) {

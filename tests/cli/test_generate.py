@@ -97,7 +97,9 @@ class Generate(CliTest):
                 ("bad_data", 1, "field 'promt' is not known", dict(file, prompts=self.rows([{"promt": "a"}], "field.jsonl"))),
                 ("bad_data", 1, "none.jsonl", dict(file, prompts=self.scratch / "none.jsonl")),
                 ("bad_data", 1, "holds no prompt", dict(file, prompts=self.rows([], "no.jsonl"))),
-                ("bad_data", 1, "prompt 1 has 7 tokens, and the model 16 positions",
+                ("usage", 2, "--max_new_tokens 16 leaves no prompt a place among the model's 16 positions",
+                 dict(model_name_or_path=short, max_new_tokens=16, prompt="1")),
+                ("bad_data", 1, "--prompt: the prompt has 7 tokens, and the model 16 positions",
                  dict(model_name_or_path=short, max_new_tokens=10, prompt="1234567")),
                 ("bad_model", 1, "no token is known that ends a text", dict(model_name_or_path=endless)),
                 ("bad_storage", 1, "nowhere", dict(output=self.scratch / "nowhere" / "out.jsonl"))):
@@ -106,11 +108,26 @@ class Generate(CliTest):
         self.check_succeeded(generate(2, model_name_or_path=short, max_new_tokens=9, prompt="1234567"))
 
     def test_a_failed_run_leaves_the_old_results(self):
-        output = self.rows(["{}"], "out.jsonl")
+        output = self.rows(['{"completion": "old"}'], "out.jsonl")
         done = generate(2, output=output, prompt=None, prompts=self.scratch / "none.jsonl")
         self.assertEqual(done.code, 1)
-        self.assertEqual(output.read_text(), "{}\n")
+        self.assertEqual(output.read_text(), '{"completion": "old"}\n')
         self.assertEqual([path.name for path in self.scratch.iterdir()], ["out.jsonl"])
+        self.check_succeeded(generate(1, output=output))
+        self.assertNotIn("old", output.read_text())
+
+    def test_output_replaces_results_and_nothing_else(self):
+        mine = self.rows(['{"prompt": "a"}'], "mine.jsonl")
+        config = self.scratch / "config.json"
+        config.write_text('{\n  "completion": 1\n}\n')
+        for code, error_class, fragment, changes in (
+                (1, "bad_storage", "mine.jsonl' exists and holds no results", dict(output=mine)),
+                (1, "bad_storage", "config.json' exists and holds no results", dict(output=config)),
+                (2, "usage", "is the file of --prompts", dict(output=mine, prompts=mine, prompt=None))):
+            with self.subTest(fragment=fragment):
+                self.check_failed_cleanly(generate(1, **changes), code, error_class, [fragment])
+        self.assertEqual(mine.read_text(), '{"prompt": "a"}\n')
+        self.assertEqual(config.read_text(), '{\n  "completion": 1\n}\n')
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """What is wrong in the options alone: exit code 2, before any file is opened."""
 
-from support import CliTest, lora_options, main, options, run, in_parallel, RANKS
+import subprocess
+
+from support import BINARY, CASES, CliTest, environment, lora_options, main, options, run, in_parallel, RANKS
 
 
 class Usage(CliTest):
@@ -67,6 +69,19 @@ class Usage(CliTest):
             with self.subTest(ranks=n):
                 self.check_succeeded(done)
                 self.assertEqual(done.out.count("Usage:"), 1)
+
+
+class FullOutput(CliTest):
+    def test_output_that_does_not_arrive_is_a_failure(self):
+        """One process each, whose standard output is the full device itself; mpirun would take it over."""
+        model = CASES / "base-gqa"
+        for arguments in (["--help"], ["generate", "--model_name_or_path", model, "--prompt", "a", "--max_new_tokens", "1"],
+                          ["evaluate", "--model_name_or_path", model, "--dataset_name", CASES / "rows-uneven.jsonl"]):
+            with self.subTest(command=arguments[0]), open("/dev/full", "wb") as full:
+                done = subprocess.run([BINARY, *map(str, arguments)], stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE,
+                                      text=True, env=environment(), check=False)
+                self.assertEqual(done.returncode, 1, done.stderr)
+                self.assertIn("shardtune: error (bad_storage): standard output could not be written to its end", done.stderr)
 
 
 class DifferentOptions(CliTest):

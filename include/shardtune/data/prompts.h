@@ -13,6 +13,7 @@ namespace shardtune::data {
 struct Prompt {
   std::string given;  ///< the record as JSON text, or {"prompt": TEXT}
   std::vector<std::int32_t> ids;
+  std::string where;  ///< file and physical line, or --prompt: for messages
   bool conversation = false;  ///< of `messages`: the answer ends with the template's end of a message, too
 };
 
