@@ -67,7 +67,7 @@ ChatRenderer::ChatRenderer(const Tokenizer& tokenizer, const std::string& format
   }
   refusal_ = fmt::format(
       "the tokenizer's chat template is not one of the built-in ones (ChatML, SmolLM2); it begins '{}'; use "
-      "--chat_template_format chatml to train with plain ChatML, or render the conversations into a text column",
+      "--chat_template_format chatml for plain ChatML, or render the conversations into texts",
       first_line(text));
 }
 

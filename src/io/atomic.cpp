@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -9,6 +10,7 @@
 #include <system_error>
 
 #include "shardtune/io/files.h"
+#include "shardtune/io/unfinished.h"
 #include "transfer.h"
 
 namespace shardtune::io {
@@ -20,12 +22,14 @@ namespace {
 
 fs::path parent_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
 
+std::string hidden_prefix(const fs::path& target) { return fmt::format(".tmp-{}.", target.filename().string()); }
+
 /// A hidden name beside `target` that no other process or call chooses.
 fs::path hidden_sibling(const fs::path& target) {
   static std::atomic<unsigned> count{0};
   std::random_device random;
   return parent_of(target) /
-         fmt::format(".tmp-{}.{}.{}.{:08x}", target.filename().string(), ::getpid(), count.fetch_add(1), random());
+         fmt::format("{}{}.{}.{:08x}", hidden_prefix(target), ::getpid(), count.fetch_add(1), random());
 }
 
 /// Renames without replacing: a folder that another process made meanwhile stays as it is. 0 or an errno value.
@@ -45,6 +49,16 @@ void fsync_tree(const fs::path& folder) {
 }
 
 }  // namespace
+
+std::vector<fs::path> unfinished_siblings(const fs::path& target) {
+  const fs::path named = target.has_filename() ? target : target.parent_path();
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (fs::directory_iterator at(parent_of(named), error), end; !error && at != end; at.increment(error))
+    if (at->path().filename().string().starts_with(hidden_prefix(named))) found.push_back(at->path());
+  std::ranges::sort(found);
+  return found;
+}
 
 AtomicFile::AtomicFile(const fs::path& target) : target_(target), temporary_(hidden_sibling(target)) {
   SHARDTUNE_CHECK(target.has_filename(), "no file name in '{}'", target.string());

@@ -156,12 +156,14 @@ StoredQuantisation read_quantisation(const Reader& config) {
   StoredQuantisation out{.four_bit = config.boolean_or("load_in_4bit", false),
                          .type = config.text_or("bnb_4bit_quant_type", "fp4"),
                          .nested = config.boolean_or("bnb_4bit_use_double_quant", false)};
-  if (method != "bitsandbytes" || out.four_bit == config.boolean_or("load_in_8bit", false))
-    fail(
-        ErrorClass::kBadModel,
-        "{}: weights quantised by '{}' cannot be read; use the original model, or one that bitsandbytes stored in 4 or "
-        "8 bits",
-        config.where(), method);
+  if (method != "bitsandbytes")
+    fail(ErrorClass::kBadModel,
+         "{}: weights quantised by '{}' cannot be read; use the original model, or one that bitsandbytes stored in 4 "
+         "or 8 bits",
+         config.where(), method);
+  if (const bool eight_bit = config.boolean_or("load_in_8bit", false); out.four_bit == eight_bit)
+    fail(ErrorClass::kBadModel, "{}: 'load_in_4bit' and 'load_in_8bit' are both {}, expected one of them to be true",
+         config.where(), eight_bit);
   if (out.four_bit && out.type != "nf4" && out.type != "fp4")
     fail(ErrorClass::kBadModel, "{}: 'bnb_4bit_quant_type' is '{}', expected nf4 or fp4", config.where(), out.type);
   check_skipped(config);

@@ -13,6 +13,7 @@
 #include "shardtune/comm/agree.h"
 #include "shardtune/core/counted.h"
 #include "shardtune/export/merge.h"
+#include "shardtune/io/unfinished.h"
 #include "shardtune/train/metrics.h"
 
 namespace shardtune::train {
@@ -65,6 +66,10 @@ void run_merge_command(const options::ParseResult& parsed, comm::Communicator& c
       .vocabulary = options.model.resize_token_embeddings,
       .merge = options.merge};
   comm::agree_on_root(communicator, [&] {
+    for (const std::filesystem::path& left : io::unfinished_siblings(options.train.output_dir))
+      fmt::print(
+          "notice: {} was left by a merge that was killed, or another one is writing it; remove it when none runs\n",
+          left.string());
     fmt::print("merging {} into {} (base: {}) on {}\n", request.adapters, request.base.string(),
                request.merge.merge_base, counted(communicator.size(), "rank"));
     std::fflush(stdout);

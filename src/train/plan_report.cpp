@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 
 #include "fit_report.h"
 #include "ledger_report.h"
@@ -19,12 +20,23 @@ using nlohmann::ordered_json;
 
 std::string gb(std::int64_t bytes) { return figure(gigabytes(bytes), 3); }
 
+/// Whether a file that stands there may be replaced: nothing is in it, or what an earlier plan wrote, which begins with `opening`.
+bool is_an_older_one(const std::string& file, std::string_view opening) {
+  if (!std::filesystem::is_regular_file(file)) return true;
+  std::string found(opening.size(), '\0');
+  std::ifstream in(file, std::ios::binary);
+  in.read(found.data(), static_cast<std::streamsize>(found.size()));
+  return in.gcount() == 0 || found == opening;
+}
+
 /// A plan may take minutes: a file that cannot be written is told before.
-void check_can_write(const char* option, const std::string& file) {
+void check_can_write(const char* option, const std::string& file, std::string_view opening) {
   if (file.empty()) return;
   try {
     if (!std::filesystem::path(file).has_filename()) fail(ErrorClass::kUsage, "a file is wanted, this names a folder");
     const io::AtomicFile probe(file);
+    if (!is_an_older_one(file, opening))
+      fail(ErrorClass::kBadStorage, "the file holds something else than a plan; give another name, or move it away");
   } catch (const Error& error) {
     fail(error.error_class(), "option {} = {}: {}", option, file, error.what());
   }
@@ -142,8 +154,8 @@ void apply_hardware(PlanOptions& job, const std::set<std::string>& explicitly_se
 void run_plan_command(const options::ParseResult& given) {
   options::ParseResult parsed = given;
   const std::set<std::string> explicitly_set = options::given_names(parsed.effective);
-  check_can_write("plan_json", parsed.options.plan.json);
-  check_can_write("trace", parsed.options.plan.trace);
+  check_can_write("plan_json", parsed.options.plan.json, "{\n  \"weights\":");
+  check_can_write("trace", parsed.options.plan.trace, "{\"displayTimeUnit\":");
   apply_hardware(parsed.options.plan, explicitly_set);
   const PlanOptions& job = parsed.options.plan;
   Plan made;

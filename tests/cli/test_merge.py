@@ -160,6 +160,13 @@ class Merge(CliTest):
                         lambda name, _, data: struct.pack("<f", float("nan")) + data[4:] if name == wanted else data)
         self.check_refused("bad_model", wanted, "not finite at element 0", adapter_name_or_path=adapter)
 
+    def test_what_a_killed_merge_left_is_told(self):
+        left = self.scratch / ".tmp-out.1.0.0123abcd"
+        left.mkdir()
+        self.assertIn(f"notice: {left} was left by a merge that was killed", self.merge("out", 2)[1])
+        self.assertTrue(left.exists())
+        self.assertNotIn("was left by", self.merge("other")[1])
+
     def test_existing_folder(self):
         output, _ = self.merge("there")
         before = self.files(output)

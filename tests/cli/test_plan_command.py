@@ -59,6 +59,17 @@ class Refused(CliTest):
         self.refuse(1, self.model() + ["--max_length", "64", "--hardware", "/nowhere.ini", "--trace", "/nowhere/trace.json"],
                     "option trace = /nowhere/trace.json: /nowhere/trace.json: cannot create the file")
 
+    def test_figures_replace_those_of_a_plan_and_nothing_else(self):
+        mine, figures, trace = (self.scratch / name for name in ("config.json", "plan.json", "trace.json"))
+        mine.write_text("{}\n")
+        for option in ("plan_json", "trace"):
+            self.refuse(1, self.model() + ["--max_length", "64", "--hardware", H100, f"--{option}", str(mine)],
+                        f"option {option} = {mine}: the file holds something else than a plan")
+        self.assertEqual(mine.read_text(), "{}\n")
+        for _ in range(2):
+            done = plan(self.model() + ["--max_length", "64", "--hardware", H100, "--plan_json", str(figures), "--trace", str(trace)])
+            self.assertEqual(done.returncode, 0, done.stderr)
+
     def test_trace_and_figures_in_one_file(self):
         self.refuse(2, self.model() + ["--max_length", "64", "--hardware", H100, "--trace", f"{self.scratch}/x.json", "--plan_json",
                                        f"{self.scratch}/./x.json"], "trace", "plan_json", "name the same file")

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 
+#include "shardtune/io/unfinished.h"
 #include "support.h"
 
 namespace shardtune::io {
@@ -115,6 +116,18 @@ TEST(AtomicFolder, AppearsWhenPublished) {
   EXPECT_EQ(names_in(folder / "runs"), std::vector<std::string>{"out"});
   EXPECT_EQ(read_bytes(folder / "runs/out/sub/b"), "y");
   expect_error(ErrorClass::kInternal, {"published already"}, [&] { out.publish(); });
+}
+
+TEST(AtomicFolder, UnfinishedOnesAreFound) {
+  const TempFolder folder;
+  fs::create_directory(folder / ".tmp-out2.1.0.00000000");  // of another name
+  EXPECT_TRUE(unfinished_siblings(folder / "out").empty());
+  EXPECT_TRUE(unfinished_siblings(folder / "nowhere/out").empty());
+  AtomicFolder out(folder / "out/");
+  EXPECT_EQ(unfinished_siblings(folder / "out/"), std::vector<fs::path>{out.path()});
+  EXPECT_EQ(unfinished_siblings(folder / "out"), std::vector<fs::path>{out.path()});
+  out.publish();
+  EXPECT_TRUE(unfinished_siblings(folder / "out").empty());
 }
 
 TEST(AtomicFolder, UnpublishedVanishes) {

@@ -95,6 +95,9 @@ TEST(ModelConfig, RefusesWhatItWouldComputeOtherwise) {
                 c["quantization_config"] = {{"quant_method", "gptq"}, {"bits", 4}};
               }),
               ::testing::HasSubstr("quantization_config: weights quantised by 'gptq' cannot be read"));
+  EXPECT_THAT(
+      refusal([](json& c) { c["quantization_config"] = json::object(); }),
+      ::testing::HasSubstr("'load_in_4bit' and 'load_in_8bit' are both false, expected one of them to be true"));
   EXPECT_THAT(refusal([](json& c) {
                 c["quantization_config"] = {{"load_in_4bit", true}, {"bnb_4bit_quant_type", "nf5"}};
               }),
