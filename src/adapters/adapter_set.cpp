@@ -18,14 +18,21 @@ void check_name(const std::string& name) {
   if (!good) fail(ErrorClass::kUsage, "'{}' cannot name an adapter; letters, digits, _ and - can", name);
 }
 
-void check_may_be_one_of_several(const LoraConfig& config) {
-  if (!config.saved_modules.empty())
+/// PEFT's models have no module that one adapter trains whole and another changes.
+void check_fit_together(const LoraConfig& one, const LoraConfig& other) {
+  for (const std::string& module : one.saved_modules)
+    if (other.modules.contains(module))
+      fail(ErrorClass::kUsage,
+           "adapter '{}' trains {} whole (modules_to_save), which adapter '{}' changes; the two cannot be of one model",
+           one.name, module, other.name);
+}
+
+void check_tables_are_whole(const LoraConfig& config, const model::LlamaModel& model) {
+  const std::size_t pieces = std::max(model.head_stages().size(), model.table_stages().size());
+  if (pieces > 1 && needs_whole_tables(config))
     fail(ErrorClass::kUsage,
-         "adapter '{}' trains whole modules (modules_to_save: {}); such an adapter must be the only one of a run",
-         config.name, fmt::join(config.modules_to_save, ", "));
-  if (config.modules.contains(kEmbedding))
-    fail(ErrorClass::kUsage, "adapter '{}' changes {}; such an adapter must be the only one of a run", config.name,
-         kEmbedding);
+         "adapter '{}' changes embedding, final norm or head, whose tables are gathered in {}; give --table_pieces 1",
+         config.name, counted(pieces, "piece"));
 }
 
 model::UnitSpec& unit_with(std::vector<model::UnitSpec>& units, const std::string& weight) {
@@ -59,16 +66,18 @@ void AdapterSet::add(const LoraConfig& config) {
   check_name(config.name);
   if (contains(config.name))
     fail(ErrorClass::kUsage, "there is an adapter '{}' already; give another name, or delete it first", config.name);
-  for (const auto& [name, other] : configs_) check_may_be_one_of_several(other);
-  check_may_be_one_of_several(config);
-  const bool head_in_pieces = !model_.head_stages().empty();
-  if (head_in_pieces && config.modules.contains("lm_head"))
-    fail(ErrorClass::kUsage, "adapter '{}' changes lm_head, which is gathered in {}; give --table_pieces 1",
-         config.name, counted(model_.head_stages().size(), "piece"));
+  if (!config.saved_modules.empty() && !config.keeps_originals)
+    fail(ErrorClass::kInternal, "adapter '{}' would train modules in place of the model's", config.name);
+  for (const auto& [name, other] : configs_) {
+    check_fit_together(config, other);
+    check_fit_together(other, config);
+  }
+  check_tables_are_whole(config, model_);
   for (AdapterHost* host : *hosts_) {
-    if (head_in_pieces && host->weight() == "lm_head.weight") continue;
+    if (!model_.head_stages().empty() && host->weight() == "lm_head.weight") continue;
     host->add(config, unit_with(model_.units_for_adapters(), host->weight()));
   }
+  enter_saved_modules(config, model_.units_for_adapters());
   for (model::UnitSpec& unit : model_.units_for_adapters())
     for (model::Parameter& parameter : unit.parameters)
       if (parameter.adapter == config.name) parameter.trainable = false;
@@ -86,6 +95,16 @@ void AdapterSet::remove(const std::string& name) {
         parameter.adapter = "deleted";
       }
   configs_.erase(name);
+}
+
+void AdapterSet::check_active(const std::set<std::string>& names) const {
+  std::map<std::string, std::string> trained_by;
+  for (const std::string& name : names)
+    for (const std::string& module : config(name).saved_modules)
+      if (const auto [found, first] = trained_by.emplace(module, name); !first)
+        fail(ErrorClass::kUsage,
+             "adapters '{}' and '{}' both train {} whole (modules_to_save); only one of them can take part",
+             found->second, name, module);
 }
 
 void AdapterSet::mark_trained(const std::string& name) {

@@ -7,60 +7,89 @@
 namespace shardtune::adapters {
 namespace {
 
-/// What backward needs, in this order.
+/// What backward needs of one adapter, in this order.
 enum Saved : std::size_t { kLow, kB, kSavedTensors };
 
-class LoraEmbedding : public model::EmbeddingAdapter {
+class LoraEmbedding : public model::EmbeddingAdapter, public AdapterHost {
  public:
-  LoraEmbedding(model::UnitSpec& unit, const model::ModelConfig& model, const std::string& name, std::int64_t rank,
-                double scaling)
-      : scaling_(scaling), padding_(model.padding_index),
-        a_(unit.add({.name = std::string(kEmbedding) + ".lora_embedding_A",
-                     .shape = {rank, model.vocab_size},
-                     .trainable = true,
-                     .adapter = name,
-                     .initial = model::Initial::kZero})),
-        b_(unit.add({.name = std::string(kEmbedding) + ".lora_embedding_B",
-                     .shape = {model.hidden_size, rank},
-                     .trainable = true,
-                     .adapter = name,
-                     .initial = model::Initial::kUnitNormal})) {}
+  LoraEmbedding(const model::ModelConfig& model)
+      : vocab_size_(model.vocab_size), width_(model.hidden_size), padding_(model.padding_index) {}
+
+  std::string weight() const override { return std::string(kEmbedding) + ".weight"; }
+
+  void add(const LoraConfig& config, model::UnitSpec& unit) override {
+    if (!config.modules.contains(kEmbedding)) return;
+    const std::int64_t rank = config.rank_of(kEmbedding);
+    adapters_.push_back({.name = config.name,
+                         .scaling = config.scaling_of(kEmbedding),
+                         .a = unit.add({.name = std::string(kEmbedding) + ".lora_embedding_A",
+                                        .shape = {rank, vocab_size_},
+                                        .trainable = true,
+                                        .adapter = config.name,
+                                        .initial = model::Initial::kZero}),
+                         .b = unit.add({.name = std::string(kEmbedding) + ".lora_embedding_B",
+                                        .shape = {width_, rank},
+                                        .trainable = true,
+                                        .adapter = config.name,
+                                        .initial = model::Initial::kUnitNormal})});
+  }
+
+  void remove(const std::string& name) override {
+    std::erase_if(adapters_, [&](const Adapter& one) { return one.name == name; });
+  }
 
   void apply(at::Tensor& x, const at::Tensor& ids, const model::UnitTensors& unit,
              std::vector<at::Tensor>* saved) const override {
-    const at::Tensor &a = unit.weights[a_], &b = unit.weights[b_];
-    if (!a.defined()) return;
-    const at::Tensor low = ops::take_rows(a.t().contiguous(), ids);  // [N, R]
-    x.add_(ops::linear(low, b), scaling_);
-    // B is let go with the unit, and backward does not gather it again.
-    if (saved != nullptr) *saved = {low, b.clone()};
+    if (saved != nullptr) saved->assign(adapters_.size() * kSavedTensors, {});
+    for (std::size_t i = 0; i < adapters_.size(); ++i) {
+      const at::Tensor &a = unit.weights[adapters_[i].a], &b = unit.weights[adapters_[i].b];
+      if (!a.defined()) continue;
+      const at::Tensor low = ops::take_rows(a.t().contiguous(), ids);  // [N, R]
+      x.add_(ops::linear(low, b), adapters_[i].scaling);
+      if (saved == nullptr) continue;
+      (*saved)[i * kSavedTensors + kLow] = low;
+      // B is let go with the unit, and backward does not gather it again.
+      (*saved)[i * kSavedTensors + kB] = b.clone();
+    }
   }
 
   void backward(at::Tensor& gradient, const at::Tensor& ids, std::span<const at::Tensor> saved,
                 model::UnitTensors& unit) const override {
-    at::Tensor &a = unit.gradients[a_], &b = unit.gradients[b_];
-    if (!a.defined() || saved.size() != kSavedTensors) return;
-    const at::Tensor scaled = gradient.to(at::kFloat).mul_(scaling_);
-    ops::add_weight_gradient(b, scaled, saved[kLow].to(at::kFloat));
-    const at::Tensor of_low = ops::matmul(scaled, saved[kB].to(at::kFloat));
-    at::Tensor by_word = at::zeros({a.size(1), a.size(0)}, a.options());
-    ops::add_embedding_gradient(by_word, of_low, ids, padding_);
-    a.add_(by_word.t());
+    if (saved.size() != adapters_.size() * kSavedTensors) return;
+    for (std::size_t i = 0; i < adapters_.size(); ++i) {
+      at::Tensor &a = unit.gradients[adapters_[i].a], &b = unit.gradients[adapters_[i].b];
+      const at::Tensor &low = saved[i * kSavedTensors + kLow], &factor = saved[i * kSavedTensors + kB];
+      if (!a.defined() || !low.defined()) continue;
+      const at::Tensor scaled = gradient.to(at::kFloat).mul_(adapters_[i].scaling);
+      ops::add_weight_gradient(b, scaled, low.to(at::kFloat));
+      const at::Tensor of_low = ops::matmul(scaled, factor.to(at::kFloat));
+      at::Tensor by_word = at::zeros({a.size(1), a.size(0)}, a.options());
+      ops::add_embedding_gradient(by_word, of_low, ids, padding_);
+      a.add_(by_word.t());
+    }
   }
 
  private:
-  double scaling_;
-  std::int64_t padding_;
-  std::size_t a_, b_;
+  struct Adapter {
+    std::string name;
+    double scaling = 1;
+    std::size_t a = 0, b = 0;  ///< slots
+  };
+
+  std::int64_t vocab_size_, width_, padding_;
+  std::vector<Adapter> adapters_;  ///< in the order in which they were added
 };
 
 }  // namespace
 
-model::EmbeddingAdapterFactory embedding_adapter_factory(const LoraConfig& config) {
-  if (!config.modules.contains(kEmbedding)) return {};
-  return [name = config.name, rank = config.rank_of(kEmbedding), scaling = config.scaling_of(kEmbedding)](
-             model::UnitSpec& unit, const model::ModelConfig& model) {
-    return std::make_unique<LoraEmbedding>(unit, model, name, rank, scaling);
+model::EmbeddingAdapterFactory embedding_adapter_factory(const LoraConfig& config,
+                                                         const std::shared_ptr<AdapterHosts>& hosts) {
+  if (!hosts && !config.modules.contains(kEmbedding)) return {};
+  return [config, hosts](model::UnitSpec& unit, const model::ModelConfig& model) {
+    auto embedding = std::make_unique<LoraEmbedding>(model);
+    embedding->add(config, unit);
+    if (hosts) hosts->push_back(embedding.get());
+    return embedding;
   };
 }
 

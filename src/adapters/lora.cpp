@@ -62,7 +62,8 @@ class LoraLinearGroup : public model::LinearGroup, public AdapterHost {
   LoraLinearGroup(UnitSpec& unit, const std::vector<LinearSpec>& linears, const LoraConfig& config)
       : base_format_(config.base_format), specs_(linears) {
     for (const LinearSpec& linear : linears) {
-      const bool saved = config.saved_modules.contains(linear.module);
+      // With the originals kept, the copies are entered later.
+      const bool saved = config.saved_modules.contains(linear.module) && !config.keeps_originals;
       const bool packed = base_format_ && linear.module != "lm_head" && !saved;
       AdaptedLinear entry{.base = unit.add({.name = linear.module + ".weight",
                                             .shape = {linear.out, linear.in},
@@ -72,7 +73,7 @@ class LoraLinearGroup : public model::LinearGroup, public AdapterHost {
                           .out = linear.out,
                           .site = linear.site,
                           .adapters = {}};
-      if (config.modules.contains(linear.module) && !saved) entry.adapters.push_back(make_named(unit, linear, config));
+      if (config.modules.contains(linear.module)) entry.adapters.push_back(make_named(unit, linear, config));
       linears_.push_back(std::move(entry));
     }
   }

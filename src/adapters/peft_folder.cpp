@@ -5,12 +5,13 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 
 #include "check_scale.h"
 #include "module_names.h"
 #include "patterns.h"
+#include "shardtune/core/counted.h"
 #include "shardtune/core/error.h"
-#include "shardtune/model/weights.h"
 
 namespace shardtune::adapters {
 namespace {
@@ -152,44 +153,70 @@ LoraConfig make_lora_config(const AdapterOptions& options, const model::ModelCon
 
 namespace {
 
-/// "3 of 28 (a, b, ...)"
-std::string some_of(const std::vector<std::string>& names, std::size_t all) {
-  constexpr std::size_t kShown = 3;
-  const std::vector<std::string> first(names.begin(), names.begin() + std::min(names.size(), kShown));
-  return fmt::format("{} of {} ({}{})", names.size(), all, fmt::join(first, ", "),
-                     names.size() > kShown ? ", ..." : "");
+using Shape = std::vector<std::int64_t>;
+
+struct Expected {
+  Shape shape;
+  bool optional = false;
+};
+
+/// Beside an adapter on the embedding or the head PEFT also writes the base's weight itself.
+void allow_base_layer(std::map<std::string, Expected>& all, const model::UnitSpec& unit, std::size_t slot) {
+  const std::string& name = unit.parameters[slot].name;
+  const bool table = name.ends_with(".lora_embedding_A");
+  if (!table && name != "lm_head.lora_A.weight") return;
+  const Shape &a = unit.parameters[slot].shape, &b = unit.parameters[slot + 1].shape;  // B stands behind A
+  const std::string module = name.substr(0, name.rfind(table ? ".lora_embedding_A" : ".lora_A.weight"));
+  all[peft_name(module + ".base_layer.weight")] = {table ? Shape{a[1], b[0]} : Shape{b[0], a[1]}, /*optional=*/true};
 }
+
+std::map<std::string, Expected> expected_tensors(const std::vector<model::UnitSpec>& units) {
+  std::map<std::string, Expected> all;
+  for (const model::UnitSpec& unit : units)
+    for (std::size_t slot = 0; slot < unit.parameters.size(); ++slot) {
+      const model::Parameter& parameter = unit.parameters[slot];
+      if (!parameter.trainable) continue;
+      // PEFT writes a tied head beside a trained table, this program may not.
+      all.emplace(peft_name(parameter.name), Expected{parameter.shape, parameter.borrowed});
+      allow_base_layer(all, unit, slot);
+    }
+  return all;
+}
+
+/// "3 tensors fit nothing (first: a, b)", or "".
+std::string several(const std::vector<std::string>& names, const std::string& what) {
+  if (names.empty()) return "";
+  const std::size_t shown = std::min<std::size_t>(names.size(), 3);
+  return fmt::format("; {} {} ({}{})", counted(names.size(), "tensor"), what, names.size() > shown ? "first: " : "",
+                     fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
+}
+
+bool is_weight_type(Dtype dtype) { return dtype == Dtype::kF32 || dtype == Dtype::kF16 || dtype == Dtype::kBF16; }
 
 }  // namespace
 
 void check_adapter_weights(const io::SafetensorsFolder& folder, const std::vector<model::UnitSpec>& units) {
-  std::set<std::string> wanted;
-  std::vector<std::string> missing, foreign;
-  for (const model::UnitSpec& unit : units)
-    for (const model::Parameter& parameter : unit.parameters) {
-      if (!parameter.trainable) continue;
-      const std::string name = peft_name(parameter.name);
-      if (!wanted.insert(name).second) continue;
-      if (!folder.contains(name)) {
-        // PEFT writes a tied head beside a trained table, this program may not.
-        if (!parameter.borrowed) missing.push_back(name);
-        continue;
-      }
-      model::check_tensor(folder, name, parameter.shape, "the model and adapter_config.json ask for");
+  const std::map<std::string, Expected> expected = expected_tensors(units);
+  const std::vector<std::string> names = folder.names();
+  std::vector<std::string> missing, foreign, others;
+  for (const auto& [name, wanted] : expected) {
+    if (!folder.contains(name)) {
+      if (!wanted.optional) missing.push_back(name);
+      continue;
     }
-  for (const std::string& name : folder.names()) {
-    // PEFT also writes the table itself beside an adapter on it.
-    const bool base_layer =
-        name == peft_name("model.embed_tokens.base_layer.weight") || name == peft_name("lm_head.base_layer.weight");
-    if (!wanted.contains(name) && !base_layer) foreign.push_back(name);
+    const io::TensorInfo& found = folder.tensor(name);
+    if (found.shape != wanted.shape)
+      others.push_back(
+          fmt::format("{}: [{}] and not [{}]", name, fmt::join(found.shape, ", "), fmt::join(wanted.shape, ", ")));
+    else if (!is_weight_type(found.dtype))
+      others.push_back(fmt::format("{}: {} and not F32, F16 or BF16", name, dtype_name(found.dtype)));
   }
-  if (missing.empty() && foreign.empty()) return;
-  std::string text = "the adapter's tensors are not those that the model and adapter_config.json ask for:";
-  if (!missing.empty()) text += fmt::format(" missing are {}", some_of(missing, wanted.size()));
-  if (!foreign.empty())
-    text += fmt::format("{} nothing of the model fits {} of the file", missing.empty() ? "" : ";",
-                        some_of(foreign, folder.names().size()));
-  fail(ErrorClass::kBadModel, "{}", text);
+  for (const std::string& name : names)
+    if (!expected.contains(name)) foreign.push_back(name);
+  if (missing.empty() && foreign.empty() && others.empty()) return;
+  fail(ErrorClass::kBadModel, "{}: the adapter does not fit the model and its own adapter_config.json{}{}{}",
+       names.empty() ? "an empty folder" : folder.file_of(names.front()).string(), several(foreign, "fit nothing"),
+       several(missing, "missing"), several(others, "of another shape or type"));
 }
 
 }  // namespace shardtune::adapters

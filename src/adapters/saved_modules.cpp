@@ -1,5 +1,8 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <string_view>
+
 #include "shardtune/adapters/lora.h"
 #include "shardtune/core/error.h"
 
@@ -59,6 +62,30 @@ void apply_saved_modules(LoraConfig& lora, const model::ModelConfig& config) {
   for (const std::string& module : saved) lora.modules.erase(module);
   if (lora.dora && lora.modules.contains(kEmbedding))
     fail(ErrorClass::kUsage, "--lora_target_modules: an adapter on embed_tokens has no DoRA form here; leave one out");
+}
+
+void enter_saved_modules(const LoraConfig& config, std::vector<model::UnitSpec>& units) {
+  constexpr std::string_view kWeight = ".weight";
+  for (model::UnitSpec& unit : units)
+    for (std::size_t slot = 0, count = unit.parameters.size(); slot < count; ++slot) {
+      const model::Parameter& own = unit.parameters[slot];
+      if (!own.adapter.empty() || !own.name.ends_with(kWeight)) continue;
+      if (!config.saved_modules.contains(own.name.substr(0, own.name.size() - kWeight.size()))) continue;
+      model::Parameter copy = own;
+      copy.adapter = config.name;
+      copy.replaces = static_cast<std::int64_t>(slot);
+      copy.trainable = true;
+      copy.packed_bytes = 0;
+      copy.base_name = own.name_in_base();
+      copy.borrowed = own.borrowed && config.ties_saved_modules;
+      unit.add(std::move(copy));
+    }
+}
+
+bool needs_whole_tables(const LoraConfig& config) {
+  return std::ranges::any_of(
+      std::initializer_list<const char*>{kEmbedding, "lm_head", "model.norm"},
+      [&](const char* module) { return config.modules.contains(module) || config.saved_modules.contains(module); });
 }
 
 }  // namespace shardtune::adapters

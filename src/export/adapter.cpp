@@ -116,13 +116,16 @@ ordered_json adapter_config(const adapters::LoraConfig& lora, const std::string&
   return config;
 }
 
-std::vector<std::string> linear_names(const fsdp::ShardedModel& shards) {
+/// Those that can have an adapter: not what this one trains whole.
+std::vector<std::string> linear_names(const fsdp::ShardedModel& shards, const adapters::LoraConfig& lora) {
   std::vector<std::string> names;
   for (std::size_t unit = 0; unit < shards.units(); ++unit)
     for (const model::Parameter& parameter : shards.spec(unit).parameters)
-      if (parameter.shape.size() == 2 && !parameter.trainable && parameter.name.ends_with(".weight") && unit > 0 &&
-          parameter.first_row == 0)
-        names.push_back(parameter.name.substr(0, parameter.name.size() - 7));
+      if (parameter.shape.size() == 2 && !parameter.trainable && parameter.adapter.empty() &&
+          parameter.name.ends_with(".weight") && unit > 0 && parameter.first_row == 0)
+        if (std::string module = parameter.name.substr(0, parameter.name.size() - 7);
+            !lora.saved_modules.contains(module))
+          names.push_back(std::move(module));
   return names;
 }
 
@@ -141,7 +144,7 @@ void write_adapter(const std::filesystem::path& folder, const adapters::LoraConf
     }
     io::write_safetensors(folder / "adapter_model.safetensors", views, {{"format", "pt"}});
     io::write_file_atomic(folder / "adapter_config.json",
-                          adapter_config(lora, base_model, linear_names(shards)).dump(2) + "\n");
+                          adapter_config(lora, base_model, linear_names(shards, lora)).dump(2) + "\n");
   });
 }
 

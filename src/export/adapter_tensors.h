@@ -1,7 +1,5 @@
 #pragma once
-#include <cstdint>
 #include <string>
-#include <vector>
 
 #include "merge_sources.h"
 
@@ -21,8 +19,5 @@ ModuleTensors module_tensors(const std::string& module);
 /// Checks names, shapes and types of the folder's tensors against its adapter_config.json and the model. Error(kBadModel) with
 /// the number and the first names of those that fit nothing, are missing or have another shape.
 void check_adapter_tensors(const AdapterSource& adapter, const model::ModelConfig& config);
-
-/// [out, in] of a linear, [V, D] of the embedding.
-std::vector<std::int64_t> module_shape(const std::string& module, const model::ModelConfig& config);
 
 }  // namespace shardtune::exporting

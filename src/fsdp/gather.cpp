@@ -71,16 +71,33 @@ void ShardedModel::prefetch_if_room(std::size_t index) {
 
 void ShardedModel::hand_out(const Unit& unit, const std::vector<at::Tensor>& tensors,
                             std::vector<at::Tensor> model::UnitTensors::*kind) {
+  std::vector<at::Tensor> used = tensors;
+  for (std::size_t slot = 0; slot < tensors.size(); ++slot)
+    if (const std::int64_t replaced = unit.spec.parameters[slot].replaces; replaced >= 0 && tensors[slot].defined())
+      used[static_cast<std::size_t>(replaced)] = tensors[slot];
   std::size_t slot = 0;
   for (const std::size_t stage : unit.stages)
-    for (at::Tensor& tensor : stages_[stage].*kind) tensor = tensors[slot++];
+    for (at::Tensor& tensor : stages_[stage].*kind) tensor = used[slot++];
+}
+
+const at::Tensor& ShardedModel::lent(const std::vector<at::Tensor>& of_owner) const {
+  const Unit &owner = *units_[unit_of_[0]], &head = *units_[unit_of_[borrower_->stage]];
+  for (const model::Parameter& tied : head.spec.parameters) {
+    if (!tied.borrowed || tied.adapter.empty() || tied.absent) continue;
+    for (std::size_t slot = 0; slot < of_owner.size(); ++slot)
+      if (const model::Parameter& one = owner.spec.parameters[slot];
+          one.replaces == 0 && one.adapter == tied.adapter && of_owner[slot].defined())
+        return of_owner[slot];
+  }
+  return of_owner.front();
 }
 
 void ShardedModel::borrow_weight() {
   const Unit& owner = *units_[unit_of_[0]];
   SHARDTUNE_CHECK(owner.state == State::kGathered, "stage {} borrows from stage 0, which is not gathered",
                   borrower_->stage);
-  stages_[borrower_->stage].weights[borrower_->slot] = stages_[0].weights[0];
+  at::Tensor& weight = stages_[borrower_->stage].weights[borrower_->slot];
+  if (!weight.defined()) weight = lent(owner.weights);  // else an adapter has a head of its own
 }
 
 void ShardedModel::unshard(std::size_t index) {

@@ -43,7 +43,8 @@ void ShardedModel::zero_gradients(std::size_t index) {
   }
   if (!borrower_ || unit_of_[borrower_->stage] != index) return;
   if (unit_of_[0] != index) zero_gradients(unit_of_[0]);
-  stages_[borrower_->stage].gradients[borrower_->slot] = stages_[0].gradients[0];
+  at::Tensor& gradient = stages_[borrower_->stage].gradients[borrower_->slot];
+  if (!gradient.defined()) gradient = lent(units_[unit_of_[0]]->gradients);
 }
 
 void ShardedModel::reduce(std::size_t index, int use) {

@@ -31,8 +31,13 @@ std::vector<std::vector<std::size_t>> units_of(const ShardSettings& settings, st
 
 model::UnitSpec merged(const std::vector<model::UnitSpec>& all, const std::vector<std::size_t>& stages) {
   model::UnitSpec unit = all[stages.front()];
-  for (std::size_t i = 1; i < stages.size(); ++i)
-    for (const model::Parameter& parameter : all[stages[i]].parameters) unit.add(parameter);
+  for (std::size_t i = 1; i < stages.size(); ++i) {
+    const auto first = static_cast<std::int64_t>(unit.parameters.size());
+    for (model::Parameter parameter : all[stages[i]].parameters) {
+      if (parameter.replaces >= 0) parameter.replaces += first;
+      unit.add(std::move(parameter));
+    }
+  }
   if (stages.size() > 1) unit.name += " to " + all[stages.back()].name;
   return unit;
 }
@@ -56,7 +61,8 @@ ShardedModel::ShardedModel(std::vector<model::UnitSpec> stages, const ShardSetti
     stages_[stage].weights.resize(stages[stage].parameters.size());
     stages_[stage].gradients.resize(stages[stage].parameters.size());
     for (std::size_t slot = 0; slot < stages[stage].parameters.size(); ++slot)
-      if (stages[stage].parameters[slot].borrowed) borrower_ = Place{stage, slot};
+      if (const model::Parameter& one = stages[stage].parameters[slot]; one.borrowed && one.adapter.empty())
+        borrower_ = Place{stage, slot};
   }
   if (shared_base_ && !settings_.device.is_meta())
     shared_base_entry_.emplace(Purpose::kHostShared, static_cast<std::int64_t>(shared_base_->bytes().size()));

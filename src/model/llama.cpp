@@ -108,6 +108,9 @@ LlamaModel::LossResult LlamaModel::loss(const at::Tensor& x, std::span<const std
   const StepContext row_context = rows.seen_from(context);
   const at::Tensor norm = head.weights[kNormSlot].to(x.scalar_type());
   at::Tensor* norm_sink = head.gradients[kNormSlot].defined() ? &head.gradients[kNormSlot] : nullptr;
+  // Once for all chunks; gradients go where they were to go.
+  UnitTensors in_type_of_x = head;
+  in_type_of_x.weights[kHeadSlot] = head.weights[kHeadSlot].to(x.scalar_type());
   LossResult result;
   if (want_gradient) result.gradient = at::zeros_like(x);
   const std::int64_t chunk = loss_chunk_rows(config_.vocab_size);
@@ -117,13 +120,14 @@ LlamaModel::LossResult LlamaModel::loss(const at::Tensor& x, std::span<const std
     const at::Tensor positions = rows.where.narrow(0, first, count);
     const at::Tensor hidden = ops::take_rows(x, positions);
     const at::Tensor normed = ops::rms_norm(hidden, norm, config_.norm_epsilon);
-    at::Tensor logits = head_->forward(normed, head, chunk_context)[0];
+    at::Tensor logits = head_->forward(normed, in_type_of_x, chunk_context)[0];
     if (logits.scalar_type() != at::kBFloat16) logits = logits.to(at::kFloat);
     if (!want_gradient) result.correct += count_correct(logits, rows.classes.narrow(0, first, count));
     result.loss_sum += ops::cross_entropy_in_place(logits, rows.classes.narrow(0, first, count), scale, want_gradient);
     if (!want_gradient) continue;
     const at::Tensor logit_gradient = logits.to(x.scalar_type());
-    const at::Tensor normed_gradient = head_->backward(normed, std::span(&logit_gradient, 1), head, chunk_context);
+    const at::Tensor normed_gradient =
+        head_->backward(normed, std::span(&logit_gradient, 1), in_type_of_x, chunk_context);
     ops::put_rows(result.gradient, positions,
                   ops::rms_norm_backward(normed_gradient, hidden, norm, config_.norm_epsilon, norm_sink));
   }

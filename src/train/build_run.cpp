@@ -112,10 +112,11 @@ void check_new_rows_are_trained(const model::ModelConfig& config, const adapters
   }
 }
 
-void make_model(Run& run, const std::set<std::string>& explicitly_set) {
+void make_model(Run& run, const std::set<std::string>& explicitly_set, bool several_adapters) {
   if (run.options.adapter.use_peft_lora) {
     run.lora = adapters::make_lora_config(run.options.adapter, run.config, explicitly_set);
     run.lora->base_format = choose_base_format(run, explicitly_set);
+    run.lora->keeps_originals = several_adapters || !run.options.adapter.other_adapters.empty();
     if (explicitly_set.contains("loraplus_lr_embedding") && !run.lora->modules.contains(adapters::kEmbedding))
       fail(ErrorClass::kUsage,
            "--loraplus_lr_embedding: there is no adapter on embed_tokens; remove it, or add embed_tokens to "
@@ -131,7 +132,7 @@ void make_model(Run& run, const std::set<std::string>& explicitly_set) {
          "model",
          run.options.model.model_name_or_path);
   // Generation, which needs all logits of a token at once, takes tables whole.
-  const std::int64_t pieces = run.kind == RunKind::kGeneration ? 1 : run.options.model.table_pieces;
+  std::int64_t pieces = run.kind == RunKind::kGeneration ? 1 : run.options.model.table_pieces;
   if (!run.lora) {
     run.model = std::make_unique<model::LlamaModel>(
         run.config, model::dense_linear_factory(trains), [trains](const std::string&) { return trains; },
@@ -141,22 +142,31 @@ void make_model(Run& run, const std::set<std::string>& explicitly_set) {
   run.adapter_hosts = std::make_shared<adapters::AdapterHosts>();
   const std::set<std::string>& saved = run.lora->saved_modules;
   check_new_rows_are_trained(run.config, *run.lora);
-  for (const std::string& module : saved)
-    if (run.config.quantisation && module.starts_with("model.layers.") && module.ends_with("_proj"))
+  check_saved_modules(run.config, *run.lora);
+  const bool in_place = !run.lora->keeps_originals;
+  if (pieces == 0 && !in_place &&
+      (adapters::needs_whole_tables(*run.lora) || others_need_whole_tables(run.options, run.config)))
+    pieces = 1;
+  // Tied copies go on as one table; others part, as PEFT has it.
+  const bool untie =
+      in_place && !run.lora->ties_saved_modules && (saved.contains("lm_head") || saved.contains("model.embed_tokens"));
+  run.model = std::make_unique<model::LlamaModel>(
+      run.config, adapters::lora_linear_factory(*run.lora, run.adapter_hosts),
+      [&](const std::string& module) { return in_place && saved.contains(module); }, untie,
+      adapters::embedding_adapter_factory(*run.lora, run.adapter_hosts), pieces);
+  if (!in_place) adapters::enter_saved_modules(*run.lora, run.model->units_for_adapters());
+}
+
+}  // namespace
+
+void check_saved_modules(const model::ModelConfig& model, const adapters::LoraConfig& lora) {
+  for (const std::string& module : lora.saved_modules)
+    if (model.quantisation && module.starts_with("model.layers.") && module.ends_with("_proj"))
       fail(ErrorClass::kUsage,
            "--lora_modules_to_save: {} is quantised in the model's files and cannot be trained itself; start from the "
            "original model",
            module);
-  // Tied copies go on as one table; others part, as PEFT has it.
-  const bool untie =
-      !run.lora->ties_saved_modules && (saved.contains("lm_head") || saved.contains("model.embed_tokens"));
-  run.model = std::make_unique<model::LlamaModel>(
-      run.config, adapters::lora_linear_factory(*run.lora, run.adapter_hosts),
-      [&saved](const std::string& module) { return saved.contains(module); }, untie,
-      adapters::embedding_adapter_factory(*run.lora), pieces);
 }
-
-}  // namespace
 
 std::int64_t total_step_count(const TrainOptions& options, std::int64_t steps_per_epoch) {
   if (options.max_steps > 0) return options.max_steps;
@@ -177,7 +187,7 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
       model::grow_vocabulary(run->config, rows);
     run->precision = choose_precision(options, run->config, ops::has_fp16() || plans_gpus(*run));
     if (run->precision.loss_scaling) run->scaler.emplace();
-    make_model(*run, explicitly_set);
+    make_model(*run, explicitly_set, request.several_adapters);
     check_other_adapters(*run);
     if (shapes_only) run->train_rows = shapes_only->rows.empty() ? synthetic_rows(options) : shapes_only->rows;
     else if (run->kind != RunKind::kGeneration) read_data(*run);

@@ -13,11 +13,19 @@
 #include "shardtune/core/error.h"
 #include "shardtune/export/export.h"
 #include "shardtune/model/weights.h"
+#include "start_adapters.h"
 
 namespace shardtune::train {
 
 RunAdapters::RunAdapters(Run& run)
-    : run_(run), set_(run.adapter_hosts, *run.lora, *run.model), trained_(run.lora->name), active_{run.lora->name} {}
+    : run_(run), base_format_(run.lora->base_format), set_(run.adapter_hosts, *run.lora, *run.model),
+      trained_(run.lora->name), active_{run.lora->name} {
+  if (!run.lora->saved_modules.empty() && !run.lora->keeps_originals)
+    fail(ErrorClass::kUsage,
+         "adapter '{}' trains modules in place of the model's own (modules_to_save: {}); build the run for several "
+         "adapters",
+         run.lora->name, fmt::join(run.lora->modules_to_save, ", "));
+}
 
 void RunAdapters::agree_on(const std::string& what, const std::string& arguments) const {
   const std::string text = what + '\n' + arguments;
@@ -33,26 +41,35 @@ void RunAdapters::enter(const adapters::LoraConfig& config, const io::Safetensor
   run_.shards->add_adapter(config.name, run_.model->units());
   if (run_.shapes_only) return;
   comm::agree(*run_.communicator, [&] {
+    std::optional<io::SafetensorsFolder> base;
+    if (folder == nullptr && !config.saved_modules.empty()) base.emplace(run_.options.model.model_name_or_path);
     for (std::size_t unit = 0; unit < run_.shards->units(); ++unit)
       run_.shards->adapter(config.name, unit)
           .for_each_range([&](std::size_t slot, std::int64_t begin, std::int64_t, const at::Tensor& part) {
             const model::Parameter& parameter = run_.shards->spec(unit).parameters[slot];
             if (folder != nullptr) model::read_elements(*folder, adapters::peft_name(parameter.name), begin, part);
+            else if (parameter.initial == model::Initial::kBase)
+              model::read_base_elements(*base, parameter, begin, part);
             else fill_first_values(part, begin, parameter, run_.options.data.seed);
           });
   });
 }
 
-void RunAdapters::add(const adapters::LoraConfig& config) {
-  agree_on("add", fmt::format("{} {} {}", config.name, config.rank, config.alpha));
+void RunAdapters::add(adapters::LoraConfig config) {
+  agree_on("add", fmt::format("{} {} {} {} {} {}", config.name, config.rank, config.alpha, config.dora,
+                              fmt::join(config.modules, " "), fmt::join(config.saved_modules, " ")));
+  config.base_format = base_format_;
+  config.keeps_originals = true;
   comm::agree(*run_.communicator, [&] {
-    // Its magnitudes would have to be computed from the base, which start_adapters() does for the run's own adapter.
-    if (config.dora)
-      fail(ErrorClass::kUsage, "adapter '{}': a new DoRA adapter beside others is not supported; load it from a folder",
-           config.name);
+    check_saved_modules(run_.config, config);
     set_.add(config);
   });
   enter(config, nullptr);
+  if (!config.dora || run_.shapes_only) return;
+  run_.shards->set_active({config.name}, /*trained_takes_part=*/false);
+  start_adapter(run_, config,
+                [&](std::size_t unit) -> fsdp::FlatShard& { return run_.shards->adapter(config.name, unit); });
+  apply();
 }
 
 void RunAdapters::load(const std::string& name, const std::filesystem::path& path) {
@@ -63,6 +80,9 @@ void RunAdapters::load(const std::string& name, const std::filesystem::path& pat
     config = adapters::read_lora_config(path, run_.config);
     config.name = name;
     config.dropout = run_.options.adapter.lora_dropout;
+    config.base_format = base_format_;
+    config.keeps_originals = true;
+    check_saved_modules(run_.config, config);
     if (!run_.shapes_only) files.emplace(path, "adapter_model");
     set_.add(config);
     if (!files) return;
@@ -103,6 +123,7 @@ void RunAdapters::set_active(const std::set<std::string>& names) {
     if (!trained_.empty() && !names.contains(trained_))
       fail(ErrorClass::kUsage, "adapter '{}' is being trained and must take part; train another, or none, first",
            trained_);
+    set_.check_active(names);
   });
   active_ = names;
   apply();
@@ -134,7 +155,10 @@ void RunAdapters::set_trained(const std::string& name) {
 void RunAdapters::train(const std::string& name) {
   agree_on("train", name);
   comm::agree(*run_.communicator, [&] {
-    if (!name.empty()) set_.config(name);
+    if (name.empty()) return;
+    std::set<std::string> active = active_;
+    active.insert(name);
+    set_.check_active(active);
   });
   if (name != trained_) set_trained(name);
   if (!name.empty()) active_.insert(name);
@@ -182,6 +206,13 @@ void check_other_adapters(const Run& run) {
            run.lora->name);
     adapters::read_lora_config(folder, run.config);
   }
+}
+
+bool others_need_whole_tables(const options::RunOptions& options, const model::ModelConfig& model) {
+  if (options.adapter.other_adapters.empty()) return false;
+  return std::ranges::any_of(named_folders(options.adapter.other_adapters), [&](const auto& other) {
+    return adapters::needs_whole_tables(adapters::read_lora_config(other.second, model));
+  });
 }
 
 void load_other_adapters(Run& run) {

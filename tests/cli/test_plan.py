@@ -182,6 +182,40 @@ class Plan(CliTest):
         self.assertEqual([found[paged][2] for paged in ("paged_adamw_8bit", "paged_adamw_32bit")], [4259840, 16777216])
         self.assertEqual(found["sgd"][:2], (0, 0))
 
+    def test_dora(self):
+        self.check(2, use_dora=True, lora_target_modules="all-linear", share_base_on_node="false")
+
+    def test_dora_on_an_nf4_base(self):
+        self.check(3, use_dora=True, use_4bit_quantization=True, use_nested_quant=True)
+
+    def test_dora_on_the_head(self):
+        self.check(2, use_dora=True, lora_target_modules="q_proj,lm_head", share_base_on_node="false")
+
+    def test_modules_to_save(self):
+        self.check(2, lora_target_modules="q_proj", lora_modules_to_save="norm,lm_head,embed_tokens", share_base_on_node="false")
+
+    def test_modules_to_save_of_a_tied_model(self):
+        self.check(3, model_name_or_path=CASES / "base-tied", lora_target_modules="q_proj", lora_modules_to_save="lm_head")
+
+    def test_tied_modules_to_save(self):
+        self.check(2, model_name_or_path=CASES / "base-tied", lora_target_modules="q_proj", lora_modules_to_save="embed_tokens",
+                   ensure_weight_tying=True, share_base_on_node="false")
+
+    def test_embedding_adapter(self):
+        self.check(3, lora_target_modules="embed_tokens,q_proj", share_base_on_node="false")
+
+    def test_embedding_adapter_of_a_tied_model(self):
+        self.check(2, model_name_or_path=CASES / "base-tied", lora_target_modules="embed_tokens,lm_head,v_proj")
+
+    def test_adapters_beside_others(self):
+        """One trains whole modules, the other is loaded beside it: DoRA and the embedding."""
+        other = self.scratch / "other"
+        given = dict(dataset_name=self.rows, output_dir=other, max_steps=1, save_strategy="no", use_dora=True,
+                     lora_target_modules="v_proj", lora_modules_to_save="norm")
+        self.check_succeeded(run(1, options(self.base(), **given)))
+        self.check(2, other_adapters=f"other={other}", lora_target_modules="embed_tokens,q_proj", lora_modules_to_save="lm_head",
+                   share_base_on_node="false")
+
     def test_rank_above_the_loops(self):
         self.check(1, lora_r=40)
 

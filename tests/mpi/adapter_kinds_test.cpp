@@ -79,6 +79,52 @@ INSTANTIATE_TEST_SUITE_P(Reference, AdapterCurves,
                            return name;
                          });
 
+/// Kinds of adapters over a base in bf16 or in 8 bits, from the folder that PEFT's run began with.
+struct OverABase {
+  const char* folder;
+  const char* dtype;
+  quant::QuantOptions quant;
+  double bound;  ///< of the loss, and of the gradient norm relative to it
+  std::int64_t table_pieces = 0;
+};
+
+class AdapterOverABase : public ::testing::TestWithParam<OverABase> {};
+
+TEST_P(AdapterOverABase, TwentySteps) {
+  const OverABase& over = GetParam();
+  const auto folder = data_folder() / "numerics/tiny" / over.folder;
+  SharedScratch scratch;
+  on_rank_0([&] {
+    write_training_rows(scratch / "rows.jsonl");
+    if (!std::filesystem::exists(folder / "start")) make_reference_start(scratch / "start", "tiny", over.folder);
+  });
+  options::RunOptions options = plain_options(data_folder() / "models/tiny", scratch / "rows.jsonl");
+  options.model.dtype = over.dtype;
+  options.model.table_pieces = over.table_pieces;
+  options.quant = over.quant;
+  const auto start = std::filesystem::exists(folder / "start") ? folder / "start" : scratch / "start";
+  options.adapter.adapter_name_or_path = start.string();
+  const auto reference = read_json(folder / "run.json");
+  take_settings(options, reference["settings"]);
+  const auto run = train::build_run(options, world());
+  EXPECT_EQ(run->model->head_stages().size(), static_cast<std::size_t>(over.table_pieces));
+  for (std::size_t step = 0; step < 20; ++step) {
+    const auto number = static_cast<std::int64_t>(step);
+    const train::StepResult result = train::train_step(*run, reference_batches(*run, number), number);
+    EXPECT_NEAR(result.loss, reference["steps"][step]["loss"].get<double>(), over.bound) << "step " << step + 1;
+    const double norm = reference["steps"][step]["grad_norm"];
+    EXPECT_NEAR(result.grad_norm, norm, over.bound * norm) << "step " << step + 1;
+  }
+}
+
+// bf16: PEFT rounds the norms and what B A x gives to bf16 as well, where this program keeps fp32; the bound is that of lora_bf16.
+INSTANTIATE_TEST_SUITE_P(Reference, AdapterOverABase,
+                         ::testing::Values(OverABase{"dora_int8_fp32", "float32", kInt8, 2e-5},
+                                           OverABase{"dora_bf16", "bfloat16", {}, 1e-2},
+                                           OverABase{"saved_bf16", "bfloat16", {}, 1e-2},
+                                           OverABase{"lora_bf16", "bfloat16", {}, 1e-2, 3}),
+                         [](const auto& test) { return std::string(test.param.folder); });
+
 /// New magnitudes are the norms of the rows of the base, quantised or not, as PEFT has them.
 TEST(DoraStart, MagnitudesOfPeft) {
   for (const Variant& variant :

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "shardtune/checkpoint/checkpoint.h"
 #include "shardtune/core/error.h"
 #include "shardtune/core/ops.h"
 #include "shardtune/export/export.h"
@@ -170,6 +171,57 @@ TEST(SavedModules, TiedCopyIsWrittenUnderBothNames) {
   const auto tensors = trained_folder(options, scratch);
   EXPECT_TRUE(at::equal(tensors.at("base_model.model.lm_head.weight"),
                         tensors.at("base_model.model.model.embed_tokens.weight")));
+}
+
+/// Case A24 for what is trained beside LoRA's factors: the state belongs to names, whatever the order in which they are given.
+TEST(CaseA24, ResumedWithOtherOrdersAndOtherParameters) {
+  SharedScratch scratch;
+  on_rank_0([&] { write_training_rows(scratch / "rows.jsonl"); });
+  const auto options_of = [&](const char* targets, const char* saved, bool dora) {
+    options::RunOptions options = new_adapter(scratch, "tiny");
+    options.adapter.lora_target_modules = targets;
+    options.adapter.lora_modules_to_save = saved;
+    options.adapter.use_dora = dora;
+    options.train.max_steps = 4;
+    return options;
+  };
+  const auto steps_from = [&](train::Run& run, std::int64_t first, std::int64_t last) {
+    for (std::int64_t step = first; step < last; ++step) train::train_step(run, reference_batches(run, step), step);
+  };
+  const auto check = [&](const char* output, const options::RunOptions& straight_options,
+                         const options::RunOptions& reordered,
+                         const std::vector<std::pair<options::RunOptions, const char*>>& others) {
+    on_rank_0([&] { std::filesystem::create_directories(scratch / output); });
+    const auto straight = train::build_run(straight_options, world());
+    steps_from(*straight, 0, 2);
+    const auto folder = checkpoint::save(scratch / output, {.step = 2, .optimizer_steps = 2}, *straight->shards,
+                                         *straight->optimizer, world());
+    steps_from(*straight, 2, 4);
+    const auto resumed = train::build_run(reordered, world());
+    checkpoint::load(folder, {}, *resumed->shards, *resumed->optimizer, world());
+    steps_from(*resumed, 2, 4);
+    EXPECT_EQ(weights_hash(*resumed), weights_hash(*straight));
+    for (const auto& [other, name] : others) {
+      const auto run = train::build_run(other, world());
+      try {
+        checkpoint::load(folder, {}, *run->shards, *run->optimizer, world());
+        ADD_FAILURE() << "resumed in spite of " << name;
+      } catch (const Error& error) {
+        EXPECT_EQ(error.error_class(), ErrorClass::kBadCheckpoint);
+        EXPECT_THAT(error.what(),
+                    ::testing::AllOf(::testing::HasSubstr("trained parameter"), ::testing::HasSubstr(name),
+                                     ::testing::HasSubstr("in this run; keep the model")));
+      }
+    }
+  };
+  check("lora", options_of("embed_tokens,q_proj,v_proj", "norm,k_proj", false),
+        options_of("v_proj,q_proj,embed_tokens", "k_proj,norm", false),
+        {{options_of("embed_tokens,q_proj,v_proj", "norm,k_proj,o_proj", false), "self_attn.o_proj.weight"},
+         {options_of("embed_tokens,q_proj,v_proj", "k_proj", false), "input_layernorm.weight"},
+         {options_of("q_proj,v_proj", "norm,k_proj", false), "embed_tokens.lora_embedding_A"}});
+  check("dora", options_of("q_proj,v_proj", "lm_head", true), options_of("v_proj,q_proj", "lm_head", true),
+        {{options_of("q_proj,v_proj", "lm_head", false), "lora_magnitude_vector"},
+         {options_of("q_proj,v_proj,k_proj", "lm_head", true), "k_proj.lora_A.weight"}});
 }
 
 TEST(GrownVocabulary, NewRowsStartAsTheMeanAndAreSaved) {

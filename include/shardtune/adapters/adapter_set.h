@@ -1,6 +1,7 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -21,10 +22,12 @@ class AdapterSet {
   /// Error(kUsage) for a name that is not there; it lists those that are.
   const LoraConfig& config(const std::string& name) const;
 
-  /// Enters the adapter config.name, which is not trained yet. Error(kUsage) for a name that is taken, and for kinds that must be a
-  /// run's only adapter: those that train whole modules or touch the embedding.
+  /// Enters the adapter config.name, which is not trained yet and keeps the originals of modules that it trains whole.
+  /// Error(kUsage) for a name that is taken, and for a module that one adapter trains whole and another changes, as in PEFT.
   void add(const LoraConfig& config);
   void remove(const std::string& name);
+  /// Error(kUsage) for adapters that cannot take part together: two that train the same module whole.
+  void check_active(const std::set<std::string>& names) const;
   /// Makes the parameters of `name` trainable and all others not; "": none.
   void mark_trained(const std::string& name);
   /// The model's units with the parameters of one adapter alone.

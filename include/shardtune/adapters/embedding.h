@@ -4,9 +4,10 @@
 
 namespace shardtune::adapters {
 
-/// The embedding's adapter as `config` has it: LoRA when its modules name model.embed_tokens, x + scaling * A^T[ids] B^T with A
-/// [R, V], which starts at zero, and B [D, R], which starts normally distributed. Makes null without. No dropout. Source: PEFT's
-/// Embedding layer.
-model::EmbeddingAdapterFactory embedding_adapter_factory(const LoraConfig& config);
+/// The embedding's adapters, first that of `config` when its modules name model.embed_tokens: x + the sum of scaling * A^T[ids] B^T
+/// with A [R, V], which starts at zero, and B [D, R], which starts normally distributed. No dropout. Source: PEFT's Embedding
+/// layer. `hosts`, when given, gets the host that takes further ones; the model owns it. Makes null without adapter and hosts.
+model::EmbeddingAdapterFactory embedding_adapter_factory(const LoraConfig& config,
+                                                         const std::shared_ptr<AdapterHosts>& hosts = nullptr);
 
 }  // namespace shardtune::adapters

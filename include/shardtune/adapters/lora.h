@@ -45,6 +45,9 @@ struct LoraConfig {
   Pattern<double> alpha_pattern{};
   ModuleSelection selection{};
   std::vector<std::string> modules_to_save{};
+  /// The model's own weights stay beside the saved modules' copies: for when the adapter takes no part. Else the copies are the
+  /// only ones.
+  bool keeps_originals = false;
   bool ties_saved_modules = false;  ///< ensure_weight_tying: trained copies of a tied table and head stay one
   std::string bias = "none";  ///< none | all | lora_only: which biases are trained; the models here have none
   std::string start = "true";  ///< init_lora_weights: how a new adapter begins
@@ -93,7 +96,13 @@ std::set<std::string> resolve_saved_modules(const std::vector<std::string>& entr
 /// copies are both named or neither. Error(kUsage) for what cannot be together.
 void apply_saved_modules(LoraConfig& lora, const model::ModelConfig& config);
 
-/// A group of linears that takes further adapters, and gives them up.
+/// Enters the copies of the saved modules' weights that `config`, which keeps the originals, trains.
+void enter_saved_modules(const LoraConfig& config, std::vector<model::UnitSpec>& units);
+
+/// Whether the adapter changes the embedding, the head or the final norm: tables must then be gathered whole.
+bool needs_whole_tables(const LoraConfig& config);
+
+/// A group of linears, or the embedding, that takes further adapters, and gives them up.
 class AdapterHost {
  public:
   virtual ~AdapterHost() = default;

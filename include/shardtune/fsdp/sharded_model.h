@@ -129,10 +129,13 @@ class ShardedModel {
   void take_specs(const std::vector<model::UnitSpec>& stages);
   void find_slots_again();
   void make_buffers_again();
-  /// Gives the unit's stages their part of its weights or gradients.
+  /// Gives the unit's stages their part of its weights or gradients; what is trained in place of another goes there too.
   void hand_out(const Unit& unit, const std::vector<at::Tensor>& tensors,
                 std::vector<at::Tensor> model::UnitTensors::*kind);
   void borrow_weight();
+  /// What the head of a tied model uses of the owner's tensors (its unit's, by slot): the table, or the copy of it that an adapter
+  /// which takes part trains for both.
+  const at::Tensor& lent(const std::vector<at::Tensor>& of_owner) const;
 
   comm::Mesh& mesh_;
   ShardSettings settings_;

@@ -23,6 +23,9 @@ struct Parameter {
   std::vector<std::int64_t> shape;
   bool trainable = false;
   std::string adapter{};  ///< name of the adapter that it belongs to; "": the model itself
+  /// Slot in the unit of the model's own weight in whose place this one is used while it is gathered: the copy that an adapter
+  /// trains (modules_to_save). -1: none.
+  std::int64_t replaces = -1;
   bool absent = false;  ///< of an adapter that was deleted: the slot stays, so that others keep theirs
   bool decay = true;  ///< weight decay applies (not to norm weights)
   bool embedding = false;  ///< a table that rows are taken from

@@ -41,6 +41,9 @@ enum class RunKind {
 struct BuildRequest {
   RunKind kind = RunKind::kTraining;
   std::optional<ShapesOnly> shapes_only = std::nullopt;
+  /// Adapters may come beside the run's own (RunAdapters), as with --other_adapters: modules that it trains whole do not take the
+  /// place of the model's own.
+  bool several_adapters = false;
   /// Called when everything is known and no weight is read yet, on all ranks: may refuse. Not for a run on shapes.
   std::function<void(Run& run)> before_weights = {};
 };

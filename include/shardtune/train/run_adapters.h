@@ -13,14 +13,17 @@
 namespace shardtune::train {
 
 /// Several named adapters on the sharded base of one run: they are loaded, added and deleted, take part or do not, and one at a
-/// time is trained, while the base's shards stay where they are. Adapters that take part add up, as in PEFT. The run begins with
-/// its own adapter, which takes part and is trained.
+/// time is trained, while the base's shards stay where they are. As in PEFT, adapters that take part add up; a DoRA adapter scales
+/// what the base and the adapters before it, in the order in which they came, give; a module that one of them trains whole
+/// (modules_to_save) is used in place of the model's, and only one of them may. The run begins with its own adapter, which
+/// takes part and is trained.
 ///
 /// All functions that change something are collective and must be called alike on all ranks: ranks that ask for different things
 /// all get Error(kUsage), and nothing changes. A refusal (unknown name and the like) changes nothing either.
 class RunAdapters {
  public:
-  /// `run` was built with an adapter and must outlive this.
+  /// `run` was built with an adapter (which keeps the originals of modules that it trains whole: BuildRequest) and must outlive
+  /// this. Error(kUsage).
   explicit RunAdapters(Run& run);
 
   std::vector<std::string> names() const { return set_.names(); }
@@ -29,8 +32,8 @@ class RunAdapters {
   const std::set<std::string>& active() const { return active_; }
   bool enabled() const { return enabled_; }
 
-  /// A new adapter `config.name` that starts from the run's seed. It takes no part yet.
-  void add(const adapters::LoraConfig& config);
+  /// A new adapter `config.name` that starts from the run's seed and the base's weights. It takes no part yet.
+  void add(adapters::LoraConfig config);
   /// The adapter of a PEFT folder under `name`. It takes no part yet.
   void load(const std::string& name, const std::filesystem::path& folder);
   /// Deletes an adapter. The trained one cannot be.
@@ -53,6 +56,7 @@ class RunAdapters {
   void apply();
 
   Run& run_;
+  std::optional<quant::Format> base_format_;
   adapters::AdapterSet set_;
   std::string trained_;
   std::set<std::string> active_;
@@ -62,6 +66,10 @@ class RunAdapters {
 
 /// Whether --other_adapters names folders of adapters, before anything large is read. No communication.
 void check_other_adapters(const Run& run);
+/// Whether one of them changes what would be gathered in pieces. No communication.
+bool others_need_whole_tables(const options::RunOptions& options, const model::ModelConfig& model);
+/// Error(kUsage) for modules that cannot be trained whole: those that the model's files hold quantised.
+void check_saved_modules(const model::ModelConfig& model, const adapters::LoraConfig& lora);
 /// Those adapters, which take part from now on. Collective.
 void load_other_adapters(Run& run);
 
