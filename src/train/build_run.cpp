@@ -139,6 +139,7 @@ void make_model(Run& run, const std::set<std::string>& explicitly_set, bool seve
         /*untie=*/false, model::EmbeddingAdapterFactory{}, pieces);
     return;
   }
+  check_other_adapters(run);
   run.adapter_hosts = std::make_shared<adapters::AdapterHosts>();
   const std::set<std::string>& saved = run.lora->saved_modules;
   check_new_rows_are_trained(run.config, *run.lora);
@@ -188,7 +189,6 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
     run->precision = choose_precision(options, run->config, ops::has_fp16() || plans_gpus(*run));
     if (run->precision.loss_scaling) run->scaler.emplace();
     make_model(*run, explicitly_set, request.several_adapters);
-    check_other_adapters(*run);
     if (shapes_only) run->train_rows = shapes_only->rows.empty() ? synthetic_rows(options) : shapes_only->rows;
     else if (run->kind != RunKind::kGeneration) read_data(*run);
     make_loaders(*run);
