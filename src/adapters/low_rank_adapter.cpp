@@ -85,10 +85,11 @@ class DoraAdapter : public LoraAdapter {
   void forward(at::Tensor& y, const LinearCall& call) const override {
     const auto [scale, norms] = scale_of(call);
     const ops::DropoutKey mask = key(call);
-    if (mask.probability == 0) ops::scale_columns(y, scale);
-    else ops::add_scaled_columns(y, ops::linear(ops::dropout(call.x, mask), call.weight), at::sub(scale, 1));
     const at::Tensor b = scaled_b(call.unit, scale);
-    ops::add_low_rank(y, call.x, {.a = call.unit.weights[a_], .b = b, .scaling = scaling_}, mask);
+    const ops::LowRank low{.a = call.unit.weights[a_], .b = b, .scaling = scaling_};
+    if (mask.probability == 0) return ops::scale_and_add_low_rank(y, scale, call.x, low, mask);
+    ops::add_scaled_columns(y, ops::linear(ops::dropout(call.x, mask), call.weight), at::sub(scale, 1));
+    ops::add_low_rank(y, call.x, low, mask);
   }
 
   Passage pass(const at::Tensor& gradient, const LinearCall& call) const override {

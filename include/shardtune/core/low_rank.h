@@ -17,6 +17,10 @@ struct LowRank {
 /// drops nothing and needs no samples.
 void add_low_rank(at::Tensor& y, const at::Tensor& x, const LowRank& factors, const DropoutKey& key);
 
+/// The same with column j of y multiplied by scale[j] ([out], fp32) before the sum, which is rounded once into y's type.
+void scale_and_add_low_rank(at::Tensor& y, const at::Tensor& scale, const at::Tensor& x, const LowRank& factors,
+                            const DropoutKey& key);
+
 /// The backward of add_low_rank for `gradient` [N, out]: adds to x_gradient [N, in] (one rounding into its type) and, where
 /// given, to the fp32 gradients of A [R, in] and B [out, R].
 void low_rank_backward(const at::Tensor& x, const at::Tensor& gradient, const LowRank& factors, const DropoutKey& key,

@@ -24,15 +24,38 @@ at::ScalarType row_type(const at::Tensor& x) { return x.scalar_type() == at::kBF
 
 }  // namespace
 
-void add_low_rank(at::Tensor& y, const at::Tensor& x, const LowRank& factors, const DropoutKey& key) {
-  tell_matmul(x.scalar_type(), x.size(0), x.size(1), factors.a.size(0));
-  tell_matmul(x.scalar_type(), x.size(0), factors.a.size(0), y.size(1));
-  if (!goes_cpu_way(x)) return low_rank::add_twin(y, x, factors, key);
+namespace {
+
+void add(at::Tensor& y, const at::Tensor& x, const low_rank::Factors& factors) {
   const at::ScalarType type = row_type(x);
   at::Tensor output = y.to(type).contiguous();
-  const auto add = factors.a.size(0) <= kLoopRank ? low_rank::add_by_loops : low_rank::add_by_products;
-  add(output, x.to(type).contiguous(), prepared(factors, key));
+  const auto way = factors.a.size(0) <= kLoopRank ? low_rank::add_by_loops : low_rank::add_by_products;
+  way(output, x.to(type).contiguous(), factors);
   if (!output.is_same(y)) y.copy_(output);
+}
+
+void tell(const at::Tensor& y, const at::Tensor& x, const LowRank& factors) {
+  tell_matmul(x.scalar_type(), x.size(0), x.size(1), factors.a.size(0));
+  tell_matmul(x.scalar_type(), x.size(0), factors.a.size(0), y.size(1));
+}
+
+}  // namespace
+
+void add_low_rank(at::Tensor& y, const at::Tensor& x, const LowRank& factors, const DropoutKey& key) {
+  tell(y, x, factors);
+  if (!goes_cpu_way(x)) return low_rank::add_twin(y, x, factors, key);
+  add(y, x, prepared(factors, key));
+}
+
+void scale_and_add_low_rank(at::Tensor& y, const at::Tensor& scale, const at::Tensor& x, const LowRank& factors,
+                            const DropoutKey& key) {
+  tell(y, x, factors);
+  tell_rows(y, 2);
+  if (!goes_cpu_way(x)) return low_rank::add_twin(y, x, factors, key);
+  low_rank::Factors both = prepared(factors, key);
+  const at::Tensor row = scale.contiguous();
+  if (!row.is_meta()) both.y_scale = row.const_data_ptr<float>();
+  add(y, x, both);
 }
 
 void low_rank_backward(const at::Tensor& x, const at::Tensor& gradient, const LowRank& factors, const DropoutKey& key,

@@ -16,19 +16,22 @@ struct Sizes {
   std::int64_t in, out, rank;
 };
 
-/// y += scaling * (x A^T) B^T for one row; `wide` holds x, `sum` is work space of `out` elements.
+/// y (times y_scale, when given) += scaling * (x A^T) B^T for one row; `wide` holds x, `sum` is work space of `out` elements.
 struct ForwardRow {
   template <typename T>
   [[gnu::always_inline]] static inline void run(const float* wide, const float* a, const float* b, float scaling,
-                                                Sizes sizes, float* products, float* sum, T* y) {
+                                                const float* y_scale, Sizes sizes, float* products, float* sum, T* y) {
     dots(wide, a, sizes.rank, sizes.in, products);
     for (std::int64_t k = 0; k < sizes.rank; ++k) products[k] *= scaling;
     if constexpr (std::is_same_v<T, float>) {
+      if (y_scale != nullptr)
+        for (std::int64_t i = 0; i < sizes.out; ++i) y[i] *= y_scale[i];
       add_combination(products, b, sizes.rank, sizes.out, y);
     } else {
       for (std::int64_t i = 0; i < sizes.out; ++i) sum[i] = 0;
       add_combination(products, b, sizes.rank, sizes.out, sum);
-      AddMaskedRow::run(sum, nullptr, DropoutRule(0), y, sizes.out);
+      if (y_scale != nullptr) AddToScaledRow::run(sum, y_scale, y, sizes.out);
+      else AddMaskedRow::run(sum, nullptr, DropoutRule(0), y, sizes.out);
     }
   }
 };
@@ -133,7 +136,7 @@ void add_by_loops(at::Tensor& y, const at::Tensor& x, const Factors& factors) {
       for (std::int64_t n = begin; n < end; ++n) {
         simd::run<WidenRow>(from + n * sizes.in, words ? words->row(n) : nullptr, DropoutRule(factors.key.probability),
                             wide.data(), sizes.in);
-        simd::run<ForwardRow>(wide.data(), a, b, factors.scaling, sizes, products.data(), sum.data(),
+        simd::run<ForwardRow>(wide.data(), a, b, factors.scaling, factors.y_scale, sizes, products.data(), sum.data(),
                               to + n * sizes.out);
       }
     });

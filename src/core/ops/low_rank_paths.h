@@ -13,6 +13,7 @@ struct Factors {
   at::Tensor a, b;  ///< [rank, in] and, transposed, [rank, out]; fp32, contiguous
   float scaling = 1;
   const DropoutKey& key;
+  const float* y_scale = nullptr;  ///< [out]: y's columns are multiplied by it before something is added
 };
 
 /// y [N, out] += scaling * dropout(x) A^T B^T.

@@ -42,15 +42,17 @@ at::Tensor wide_rows(const at::Tensor& x, std::int64_t first, std::int64_t count
   return out;
 }
 
-/// Rows of y += the masked sum, rounded once.
-void add_rows(at::Tensor& y, const at::Tensor& sum, std::int64_t first, const DropoutKey& key) {
+/// Rows of y += the masked sum, rounded once; where y is scaled nothing is masked.
+void add_rows(at::Tensor& y, const at::Tensor& sum, std::int64_t first, const DropoutKey& key,
+              const float* y_scale = nullptr) {
   if (y.is_meta()) return;
   const std::int64_t width = y.size(1);
   const auto* from = sum.const_data_ptr<float>();
   with_element(y.scalar_type(), [&](auto element) {
     auto* to = mutable_data(y, element) + first * width;
     for_each_row(y, first, sum.size(0), key, [&](std::int64_t i, const std::uint32_t* words) {
-      simd::run<AddMaskedRow>(from + i * width, words, DropoutRule(key.probability), to + i * width, width);
+      if (y_scale != nullptr) simd::run<AddToScaledRow>(from + i * width, y_scale, to + i * width, width);
+      else simd::run<AddMaskedRow>(from + i * width, words, DropoutRule(key.probability), to + i * width, width);
     });
   });
 }
@@ -69,7 +71,7 @@ const DropoutKey kNothingDropped;
 void add_by_products(at::Tensor& y, const at::Tensor& x, const Factors& factors) {
   for_each_block(x.size(0), [&](std::int64_t first, std::int64_t count) {
     const at::Tensor reduced = product(wide_rows(x, first, count, factors.key), factors.a.t(), factors.scaling);
-    add_rows(y, product(reduced, factors.b, 1), first, kNothingDropped);
+    add_rows(y, product(reduced, factors.b, 1), first, kNothingDropped, factors.y_scale);
   });
 }
 

@@ -33,6 +33,14 @@ struct AddMaskedRow {
   }
 };
 
+/// to[i] = to[i] * scale[i] + from[i], rounded once.
+struct AddToScaledRow {
+  template <typename T>
+  [[gnu::always_inline]] static inline void run(const float* from, const float* scale, T* to, std::int64_t width) {
+    for (std::int64_t i = 0; i < width; ++i) to[i] = simd::rounded<T>(simd::widen(to[i]) * scale[i] + from[i]);
+  }
+};
+
 constexpr std::int64_t kBlock = 4;  ///< matrix rows that one sweep over the long row serves
 
 template <std::int64_t B>

@@ -3,9 +3,9 @@
 
 Usage: kinds_runs.py [--data tests/parity/data] [--only NAME ...]
 For each run: data/numerics/tiny/NAME/{run.json, start/}, as embedding_runs.py leaves them. bf16: base in bf16, trained weights in
-fp32, forward under autocast. int8: the base's linears are what the 8-bit weights stand for, round(127 w / max |row|) max |row| /
-127, in fp32. With several adapters: a folder for each, first, second, ...; all take part in this order, the last is trained and the
-others are frozen.
+fp32, forward under autocast. int8: the base's linears are what bitsandbytes' 8-bit weights stand for, in fp32 (its 8-bit modules
+cannot be trained with DoRA on a CPU). With several adapters: a folder for each, first, second, ...; all take part in this order,
+the last is trained and the others are frozen.
 """
 import argparse
 import json
@@ -15,6 +15,7 @@ import shutil
 import warnings
 
 import torch
+from bitsandbytes.functional import int8_vectorwise_quant
 from embedding_runs import micro_loss, start_values
 from loraplus import save_start
 from peft import LoraConfig, get_peft_model
@@ -37,8 +38,8 @@ def quantised(base):
     with torch.no_grad():
         for name, module in base.named_modules():
             if isinstance(module, torch.nn.Linear) and name != "lm_head":
-                largest = module.weight.abs().amax(1, keepdim=True)
-                module.weight.copy_(torch.round(module.weight * (127 / largest)) * (largest / 127))
+                rows, largest, _ = int8_vectorwise_quant(module.weight.half())
+                module.weight.copy_(rows.float() * largest.float().view(-1, 1) / 127)
     return base
 
 

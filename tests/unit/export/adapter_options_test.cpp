@@ -36,7 +36,6 @@ const Case kCases[] = {
     {"bias", {{"lora_target_modules", "q_proj"}, {"lora_bias", "lora_only"}}},
     {"use_dora", {{"lora_target_modules", "q_proj,down_proj"}, {"use_dora", "True"}}},
     {"use_rslora", {{"lora_target_modules", "q_proj"}, {"use_rslora", "True"}}},
-    {"embedding", {{"lora_target_modules", "embed_tokens,q_proj"}}},
 };
 
 class AdapterOptionsOf : public ::testing::TestWithParam<std::tuple<Case, bool>> {};
