@@ -1,5 +1,6 @@
 #include "patterns.h"
 
+#include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 
@@ -41,6 +42,8 @@ Pattern<T> parse_pattern(const std::string& option, const std::string& text, con
     const bool whole = error == std::errc{} && end == value.data() + value.size();
     const bool in_range = std::is_integral_v<T> ? number >= 1 && static_cast<double>(number) <= double{kMaxRank}
                                                 : number > 0 && number <= std::numeric_limits<T>::max();
+    if (std::ranges::find(pattern, key, &std::pair<std::string, T>::first) != pattern.end())
+      fail(ErrorClass::kUsage, "{}: '{}' is given twice", option, key);
     if (!whole || !in_range) fail(ErrorClass::kUsage, "{}: '{}' has {}, expected {}", option, key, value, expected);
     pattern.emplace_back(key, number);
   }
@@ -52,8 +55,10 @@ template <typename T>
 std::map<std::string, T> values_of(const char* option, const Pattern<T>& pattern, const std::set<std::string>& modules,
                                    std::set<std::string>* used = nullptr) {
   std::vector<std::pair<Regex, const std::pair<std::string, T>*>> compiled;
-  for (const auto& entry : pattern)
+  for (const auto& entry : pattern) {
+    compile_as_python(option, entry.first);  // by itself, so that a message shows what was written
     compiled.emplace_back(compile_as_python(option, fmt::format(R"((.*\.)?({}))", entry.first)), &entry);
+  }
   std::map<std::string, T> values;
   for (const std::string& module : modules)
     for (const auto& [regex, entry] : compiled) {

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "check_scale.h"
 #include "module_names.h"
@@ -56,6 +57,27 @@ void refuse_unknown_kinds(const json& config, const std::string& where) {
          where, config["init_lora_weights"].dump());
 }
 
+/// Keys of PEFT 0.21's LoraConfig that are read here, or that say nothing of what is computed once the tensors are there.
+const std::set<std::string> kKnownKeys = {
+    "peft_type", "task_type", "base_model_name_or_path", "r", "lora_alpha", "lora_dropout", "bias", "use_rslora",
+    "use_dora", "target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "rank_pattern",
+    "alpha_pattern", "modules_to_save", "ensure_weight_tying", "init_lora_weights", "trainable_token_indices",
+    // of other programs, of loading, of how the adapter began
+    "auto_mapping", "peft_version", "inference_mode", "revision", "runtime_config", "megatron_config", "megatron_core",
+    "qalora_group_size", "corda_config", "eva_config", "loftq_config", "lora_ga_config"};
+
+/// A later PEFT may compute something else with a key that is not known yet. At Python's false values it does not.
+void refuse_unknown_keys(const json& config, const std::string& where) {
+  for (const auto& [key, value] : config.items())
+    if (!kKnownKeys.contains(key) && !is_unset(config, key.c_str()) && value != false && value != 0)
+      fail(ErrorClass::kBadModel,
+           "{}: '{}' is {}; this key is not known here and may change what is computed; take it out if it does not",
+           where, key, value.dump());
+  if (const json task = config.value("task_type", json()); !task.is_null() && task != "CAUSAL_LM")
+    fail(ErrorClass::kBadModel, "{}: 'task_type' is {}; expected CAUSAL_LM, the models here continue texts", where,
+         task.dump());
+}
+
 /// Calls read(), whose messages name options; from a folder the same faults are those of its keys.
 template <typename F>
 void name_keys(const std::string& where, F read) {
@@ -69,7 +91,7 @@ void name_keys(const std::string& where, F read) {
           std::pair("--layers_to_transform", "'layers_to_transform'"),
           std::pair("--layers_pattern", "'layers_pattern'"), std::pair("--rank_pattern", "'rank_pattern'"),
           std::pair("--alpha_pattern", "'alpha_pattern'"), std::pair("--lora_modules_to_save", "'modules_to_save'"),
-          std::pair("--ensure_weight_tying", "'ensure_weight_tying'")})
+          std::pair("--ensure_weight_tying", "'ensure_weight_tying'"), std::pair("--lora_alpha", "'lora_alpha'")})
       for (std::size_t at = reason.find(option); at != std::string::npos; at = reason.find(option))
         reason.replace(at, std::string_view(option).size(), key);
     fail(ErrorClass::kBadModel, "{}: {}", where, reason);
@@ -181,10 +203,11 @@ LoraConfig read_lora_config(const std::filesystem::path& folder, const model::Mo
   if (!config.is_object() || !config.contains("peft_type") || config["peft_type"] != "LORA")
     fail(ErrorClass::kBadModel, "{}: peft_type is not LORA", where);
   refuse_unknown_kinds(config, where);
+  refuse_unknown_keys(config, where);
   LoraConfig out;
   read_rank_and_scale(config, where, out);
   read_modules(config, nlohmann::ordered_json::parse(text), where, model, out);
-  check_scales(out, ErrorClass::kBadModel, where + ": 'lora_alpha'");
+  name_keys(where, [&] { check_scales(out); });
   return out;
 }
 

@@ -68,7 +68,7 @@ LoraConfig from_options(const AdapterOptions& options, const model::ModelConfig&
   if (const std::string key = unused_key(out); !key.empty())
     fail(ErrorClass::kUsage, "{} matches none of the adapter's modules, as {}; leave it out", key,
          *out.modules.begin());
-  check_scales(out, ErrorClass::kUsage, "--lora_alpha");
+  check_scales(out);
   return out;
 }
 
@@ -105,7 +105,8 @@ void refuse_contradictions(const AdapterOptions& options, const LoraConfig& fold
   if (explicitly_set.contains("lora_modules_to_save")) {
     const auto wish = split_list("--lora_modules_to_save", options.lora_modules_to_save);
     check("lora_modules_to_save", resolve_saved_modules(wish, model) == folder.saved_modules,
-          options.lora_modules_to_save, fmt::format("{}", fmt::join(folder.modules_to_save, ",")));
+          options.lora_modules_to_save,
+          folder.modules_to_save.empty() ? "none" : fmt::format("{}", fmt::join(folder.modules_to_save, ",")));
   }
   check("ensure_weight_tying", options.ensure_weight_tying == folder.ties_saved_modules,
         on_off(options.ensure_weight_tying), on_off(folder.ties_saved_modules));
@@ -123,16 +124,19 @@ void refuse_contradictions(const AdapterOptions& options, const LoraConfig& fold
 
 }  // namespace
 
-void check_scales(const LoraConfig& lora, ErrorClass error_class, const std::string& what) {
+void check_scales(const LoraConfig& lora) {
   constexpr double kLow = std::numeric_limits<float>::min(), kHigh = std::numeric_limits<float>::max();
-  const auto check = [&](double scale, double alpha, std::int64_t rank) {
+  const auto check = [&](const char* option, double scale, double alpha, std::int64_t rank) {
     if (scale >= kLow && scale <= kHigh) return;
-    fail(error_class, "{} {} with rank {} makes the adapters' scale {}; expected a scale from {:.3g} to {:.3g} (fp32)",
-         what, alpha, rank, scale, kLow, kHigh);
+    fail(ErrorClass::kUsage,
+         "{} {} with rank {} makes the adapters' scale {}; expected a scale from {:.3g} to {:.3g} (fp32)", option,
+         alpha, rank, scale, kLow, kHigh);
   };
-  check(lora.scaling(), lora.alpha, lora.rank);
-  for (const auto& [module, alpha] : lora.alphas) check(lora.scaling_of(module), alpha, lora.rank_of(module));
-  for (const auto& [module, rank] : lora.ranks) check(lora.scaling_of(module), lora.alpha, rank);
+  check("--lora_alpha", lora.scaling(), lora.alpha, lora.rank);
+  for (const auto& [module, alpha] : lora.alphas)
+    check("--alpha_pattern", lora.scaling_of(module), alpha, lora.rank_of(module));
+  for (const auto& [module, rank] : lora.ranks)
+    if (!lora.alphas.contains(module)) check("--lora_alpha", lora.scaling_of(module), lora.alpha, rank);
 }
 
 std::string peft_name(const std::string& parameter) { return "base_model.model." + parameter; }

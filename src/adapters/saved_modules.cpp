@@ -60,6 +60,17 @@ void apply_saved_modules(LoraConfig& lora, const model::ModelConfig& config) {
     if (saved.contains(kEmbedding) || saved.contains("lm_head")) saved.insert({kEmbedding, "lm_head"});
   }
   for (const std::string& module : saved) lora.modules.erase(module);
+  if (lora.modules.empty() && !saved.empty())
+    fail(ErrorClass::kUsage,
+         "--lora_modules_to_save takes every module of --lora_target_modules, and an adapter needs one; name another "
+         "target, or fewer modules to save");
+  if (lora.ties_saved_modules)
+    for (const char* module : {kEmbedding, "lm_head"})
+      if (lora.modules.contains(module))
+        fail(ErrorClass::kUsage,
+             "--ensure_weight_tying: an adapter on {} cannot be one with that of its tied copy here; leave the option "
+             "out, or have it trained whole by --lora_modules_to_save",
+             module);
   if (lora.dora && lora.modules.contains(kEmbedding))
     fail(ErrorClass::kUsage, "--lora_target_modules: an adapter on embed_tokens has no DoRA form here; leave one out");
 }

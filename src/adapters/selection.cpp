@@ -62,7 +62,11 @@ void keep_layers(std::set<std::string>& modules, const ModuleSelection& selectio
     patterns.push_back(compile_as_python(kLayersPattern, fmt::format(R"((?:.*?\.)?{}\.(?:\d+)\..*)", pattern)));
   std::set<std::string> numbers;
   for (const std::int64_t layer : selection.layers) numbers.insert(std::to_string(layer));
-  std::erase_if(modules, [&](const std::string& module) { return !numbers.contains(layer_of(module, patterns)); });
+  // As in PEFT a full name is taken as it is, whatever the layers.
+  const std::vector<std::string> entries = split_list("--lora_target_modules", selection.targets);
+  std::erase_if(modules, [&](const std::string& module) {
+    return !numbers.contains(layer_of(module, patterns)) && std::ranges::find(entries, module) == entries.end();
+  });
 }
 
 }  // namespace

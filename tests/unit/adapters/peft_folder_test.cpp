@@ -127,6 +127,49 @@ TEST(LoraConfig, FurtherKindsAreRefused) {
     EXPECT_THAT(refusal([&](json& c) { c[key] = {{"x", 1}}; }), ::testing::HasSubstr(fmt::format("'{}'", key)));
 }
 
+/// A later PEFT may add keys: at values that Python takes for false nothing is switched on.
+TEST(LoraConfig, KeysThatNobodyKnowsAreRefused) {
+  for (const json& value : {json(1), json("x"), json(true), json({{"a", 1}})})
+    EXPECT_THAT(refusal([&](json& c) { c["use_next"] = value; }),
+                ::testing::HasSubstr("adapter_config.json: 'use_next' is " + value.dump()));
+  for (const json& value : {json(), json(false), json(0), json(""), json::array(), json::object()})
+    EXPECT_EQ(refusal([&](json& c) { c["use_next"] = value; }), "no error") << value;
+  EXPECT_THAT(refusal([](json& c) { c["task_type"] = "SEQ_CLS"; }),
+              ::testing::HasSubstr("'task_type' is \"SEQ_CLS\"; expected CAUSAL_LM"));
+  EXPECT_EQ(refusal([](json& c) { c["task_type"] = nullptr; }), "no error");
+}
+
+/// PEFT 0.21, check_target_module_exists(): layers filter what a suffix finds, and not a full name.
+TEST(LoraConfig, FullNamesAreTakenInEveryLayer) {
+  const auto lora = from_folder([](json& c) {
+    c["target_modules"] = {"lm_head", "q_proj", "model.layers.1.mlp.up_proj"};
+    c["layers_to_transform"] = {0};
+  });
+  EXPECT_EQ(lora.modules,
+            (std::set<std::string>{"lm_head", "model.layers.0.self_attn.q_proj", "model.layers.1.mlp.up_proj"}));
+}
+
+TEST(LoraConfig, SavedModulesLeaveATarget) {
+  EXPECT_THAT(refusal([](json& c) {
+                c["target_modules"] = {"q_proj"};
+                c["modules_to_save"] = {"self_attn"};
+              }),
+              ::testing::HasSubstr("'modules_to_save' takes every module of 'target_modules'"));
+}
+
+TEST(LoraConfig, AdaptersOnTiedCopiesCannotBeOne) {
+  const auto tied = model::read_config(case_folder() / "base-tied");
+  for (const char* module : {"embed_tokens", "lm_head"}) {
+    adapters::AdapterOptions options;
+    options.lora_target_modules = fmt::format("q_proj,{}", module);
+    EXPECT_EQ(adapters::make_lora_config(options, tied).modules.size(), 3u);
+    options.ensure_weight_tying = true;
+    EXPECT_THAT([&] { adapters::make_lora_config(options, tied); },
+                ::testing::ThrowsMessage<Error>(::testing::AllOf(
+                    ::testing::HasSubstr("--ensure_weight_tying: an adapter"), ::testing::HasSubstr(module))));
+  }
+}
+
 TEST(LoraConfig, StartsThatChangeTheBaseAreRefused) {
   for (const json& kind : {json("pissa"), json("pissa_niter_16"), json("olora"), json("corda"), json("loftq"),
                            json("lora_ga"), json("mica"), json("new"), json(1)})
@@ -169,6 +212,25 @@ TEST(LoraConfig, ScaleFitsIntoFp32) {
   EXPECT_THAT(option_refusal(0x1p128, 0, 1), ::testing::HasSubstr("--lora_alpha"));
   EXPECT_EQ(option_refusal(0x1p-126, 0, 1), "no error");
   EXPECT_THAT(option_refusal(0x1p-127, 0, 1), ::testing::HasSubstr("--lora_alpha"));
+}
+
+TEST(LoraConfig, ScalesOfAPatternNameIt) {
+  EXPECT_THAT(refusal([](json& c) {
+                c["alpha_pattern"] = {{"q_proj", 1e40}};
+              }),
+              ::testing::HasSubstr("adapter_config.json: 'alpha_pattern' 1e+40 with rank 4"));
+  adapters::AdapterOptions options;
+  const auto refused = [&](const std::string& wanted) {
+    EXPECT_THAT([&] { adapters::make_lora_config(options, config()); },
+                ::testing::ThrowsMessage<Error>(::testing::HasSubstr(wanted)));
+  };
+  options.alpha_pattern = "q_proj=1e300";
+  refused("--alpha_pattern 1e+300 with rank 8");
+  options.alpha_pattern = "";
+  options.rank_pattern = "q_proj=2,q_proj=3";
+  refused("--rank_pattern: 'q_proj' is given twice");
+  options.rank_pattern = "(=2";
+  refused("'(' ");
 }
 
 TEST(LoraConfig, DropoutThatKeepsNothingIsRefused) {
