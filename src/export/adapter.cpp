@@ -44,7 +44,7 @@ ordered_json target_modules_json(const adapters::LoraConfig& lora, const std::ve
   }
   if (narrowed) return names_or_pattern(selection.targets);
   const std::vector<std::string> names = target_names(lora);
-  std::size_t meant = 0;
+  std::size_t meant = lora.modules.contains(adapters::kEmbedding) ? 1 : 0;
   for (const std::string& module : all_linears)
     meant += static_cast<std::size_t>(std::count(names.begin(), names.end(), module.substr(module.rfind('.') + 1)));
   if (meant == lora.modules.size()) return names;
@@ -74,6 +74,12 @@ ordered_json alpha_pattern_json(const adapters::LoraConfig& lora) {
   return pattern;
 }
 
+/// How the adapter began, where that left the base as it is; PEFT writes it, too.
+ordered_json start_json(const adapters::LoraConfig& lora) {
+  if (lora.start == "gaussian") return lora.start;
+  return lora.start != "false";
+}
+
 /// Every key that PEFT 0.21 writes for a LoRA adapter, in its order (sorted by name).
 ordered_json adapter_config(const adapters::LoraConfig& lora, const std::string& base_model,
                             const std::vector<std::string>& all_linears) {
@@ -90,7 +96,7 @@ ordered_json adapter_config(const adapters::LoraConfig& lora, const std::string&
   config["exclude_modules"] = names_or_pattern(lora.selection.excluded);
   config["fan_in_fan_out"] = false;
   config["inference_mode"] = true;
-  config["init_lora_weights"] = true;
+  config["init_lora_weights"] = start_json(lora);
   config["layer_replication"] = nullptr;
   config["layers_pattern"] = null_if_empty(lora.selection.layers_patterns);
   config["layers_to_transform"] = null_if_empty(lora.selection.layers);

@@ -28,10 +28,12 @@ CASES = {
     "bias": ("tiny", {"target_modules": ["q_proj"], "bias": "lora_only"}),
     "use_dora": ("tiny", {"target_modules": ["q_proj", "down_proj"], "use_dora": True}),
     "use_rslora": ("tiny", {"target_modules": ["q_proj"], "use_rslora": True}),
+    "init_gaussian": ("tiny", {"target_modules": ["q_proj"], "init_lora_weights": "gaussian"}),
+    "init_false": ("tiny", {"target_modules": ["q_proj"], "init_lora_weights": False}),
     "embedding": ("tiny", {"target_modules": ["embed_tokens", "q_proj"]}),
 }
 KEYS = ["target_modules", "exclude_modules", "layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern", "modules_to_save",
-        "ensure_weight_tying", "bias", "use_dora", "use_rslora", "r", "lora_alpha"]
+        "ensure_weight_tying", "bias", "use_dora", "use_rslora", "init_lora_weights", "r", "lora_alpha"]
 
 
 def stored(folder):

@@ -53,6 +53,22 @@ TEST(MergedRowNorms, BitsDoNotDependOnThreads) {
   at::set_num_threads(threads);
 }
 
+/// Both paths; bf16 is rounded once: within half a step of the exact sum, beside what fp32 sums miss.
+TEST(Columns, ScaledWithALowRankProductAdded) {
+  at::manual_seed(8);
+  for (const std::int64_t rank : {3, 40})
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      const at::Tensor x = draw(300, 37, type), before = draw(300, 53, type), scale = draw(1, 53).flatten();
+      const at::Tensor a = draw(rank, 37), b = draw(53, rank);
+      at::Tensor y = before.clone();
+      ops::scale_and_add_low_rank(y, scale, x, {.a = a, .b = b, .scaling = 0.5}, {});
+      const at::Tensor exact = wide(before) * wide(scale) + 0.5 * at::mm(at::mm(wide(x), wide(a).t()), wide(b).t());
+      const double half_a_step = type == at::kFloat ? 0 : 0x1p-8;
+      EXPECT_LE(((wide(y) - exact).abs() - half_a_step * exact.abs()).max().item<double>(), 5e-5)
+          << rank << " " << type;
+    }
+}
+
 TEST(Columns, ScaledAddedAndSummed) {
   at::manual_seed(6);
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf})

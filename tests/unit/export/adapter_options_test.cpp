@@ -36,6 +36,9 @@ const Case kCases[] = {
     {"bias", {{"lora_target_modules", "q_proj"}, {"lora_bias", "lora_only"}}},
     {"use_dora", {{"lora_target_modules", "q_proj,down_proj"}, {"use_dora", "True"}}},
     {"use_rslora", {{"lora_target_modules", "q_proj"}, {"use_rslora", "True"}}},
+    {"init_gaussian", {{"lora_target_modules", "q_proj"}, {"init_lora_weights", "gaussian"}}},
+    {"init_false", {{"lora_target_modules", "q_proj"}, {"init_lora_weights", "false"}}},
+    {"embedding", {{"lora_target_modules", "embed_tokens,q_proj"}}},
 };
 
 class AdapterOptionsOf : public ::testing::TestWithParam<std::tuple<Case, bool>> {};
