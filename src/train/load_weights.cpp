@@ -33,11 +33,11 @@ std::shared_ptr<const WeightFiles> open_weight_files(const Run& run) {
 
 namespace {
 
-/// `cached`: the frozen bytes of units with quantised weights are there already.
-void load_unit(Run& run, const WeightFiles& sources, std::size_t unit, QuantisedUnit& quantised, bool cached) {
+/// `quantised`: null when no weight is to be quantised. `cached`: the frozen bytes of units with quantised weights are there already.
+void load_unit(Run& run, const WeightFiles& sources, std::size_t unit, QuantisedUnit* quantised, bool cached) {
   const auto load = [&](std::size_t slot, std::int64_t begin, std::int64_t end, const at::Tensor& part) {
     const model::Parameter& parameter = run.shards->spec(unit).parameters[slot];
-    if (parameter.packed_bytes > 0) quantised.read(sources.base, slot, begin, end, part);
+    if (quantised != nullptr && parameter.packed_bytes > 0) quantised->read(sources.base, slot, begin, end, part);
     else if (parameter.trainable && sources.adapter)
       model::read_elements(*sources.adapter, adapters::peft_name(parameter.name), begin, part);
     else if (parameter.initial == model::Initial::kBase)
@@ -56,7 +56,7 @@ void load_quantised(Run& run, const WeightFiles& sources) {
   const bool cached = cache && cache->read();
   for (std::size_t unit = 0; unit < run.shards->units(); ++unit) {
     QuantisedUnit quantised(run, unit);
-    comm::agree(*run.communicator, [&] { load_unit(run, sources, unit, quantised, cached); });
+    comm::agree(*run.communicator, [&] { load_unit(run, sources, unit, &quantised, cached); });
     if (!cached) quantised.finish();
   }
   if (!cache) return;
@@ -73,10 +73,8 @@ void load_weights(Run& run, const WeightFiles& sources) {
   run.unlisted_tensors = sources.base.unlisted();
   if (run.lora && run.lora->base_format) return load_quantised(run, sources);
   comm::agree(*run.communicator, [&] {
-    for (std::size_t unit = 0; unit < run.shards->units(); ++unit) {
-      QuantisedUnit none(run, unit);
-      load_unit(run, sources, unit, none, /*cached=*/false);
-    }
+    for (std::size_t unit = 0; unit < run.shards->units(); ++unit)
+      load_unit(run, sources, unit, nullptr, /*cached=*/false);
   });
 }
 

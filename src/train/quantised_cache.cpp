@@ -10,6 +10,7 @@
 #include <cstring>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 
 #include "shardtune/comm/agree.h"
@@ -79,6 +80,8 @@ std::vector<std::uint64_t> hashes_of(std::span<const std::byte> bytes) {
   }
   return hashes;
 }
+
+std::string part_name(std::int64_t part) { return fmt::format("part-{:05}.h5", part); }
 
 std::string dataset(std::size_t unit) { return fmt::format("unit-{:05}", unit); }
 
@@ -155,29 +158,30 @@ void QuantisedCache::read_shards(const std::string& text) {
   const json number = manifest.value("parts", json());
   if (!number.is_number_integer() || number.get<std::int64_t>() < 1 || number.get<std::int64_t>() > 1'000'000)
     fail(ErrorClass::kBadStorage, "{}: says {} for 'parts'", where, number.dump());
-  std::vector<fs::path> parts;
-  for (std::int64_t part = 0; part < number.get<std::int64_t>(); ++part)
-    parts.push_back(folder_ / fmt::format("part-{:05}.h5", part));
-  for (const std::size_t unit : quantised_units()) {
-    const fsdp::ShardLayout layout =
-        fsdp::layout_of(run_.shards->spec(unit), {}, static_cast<std::int64_t>(parts.size()), run_.precision.base);
-    read_unit(unit, parts, layout.shard_elements());
-  }
+  const auto parts = number.get<std::int64_t>();
+  std::vector<std::int64_t> part_bytes;
+  for (const std::size_t unit : quantised_units())
+    part_bytes.push_back(fsdp::layout_of(run_.shards->spec(unit), {}, parts, run_.precision.base).shard_elements());
+  for (std::int64_t part = 0; part < parts; ++part) read_part(part, part_bytes);
 }
 
-/// This rank's bytes of a unit, which may lie in several parts. What lies behind the last part is padding.
-void QuantisedCache::read_unit(std::size_t unit, const std::vector<fs::path>& parts, std::int64_t part_bytes) {
-  const at::Tensor& local = run_.shards->frozen(unit).local();
-  const std::span<std::byte> to = ops::bytes_of(local);
-  const auto size = static_cast<std::int64_t>(to.size());
-  const std::int64_t begin = holders().rank() * size;
-  for (std::size_t part = 0; part < parts.size(); ++part) {
-    const auto part_begin = static_cast<std::int64_t>(part) * part_bytes;
-    const std::int64_t from = std::max(begin, part_begin), end = std::min(begin + size, part_begin + part_bytes);
+/// What lies in this part of the rank's bytes of all units, of which it holds `part_bytes` each. What lies behind the last part is
+/// padding.
+void QuantisedCache::read_part(std::int64_t part, const std::vector<std::int64_t>& part_bytes) {
+  const fs::path path = folder_ / part_name(part);
+  std::optional<io::Hdf5File> file;
+  const std::vector<std::size_t> units = quantised_units();
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    const std::size_t unit = units[i];
+    const std::span<std::byte> to = ops::bytes_of(run_.shards->frozen(unit).local());
+    const std::int64_t size = std::ssize(to), begin = holders().rank() * size, part_begin = part * part_bytes[i];
+    const std::int64_t from = std::max(begin, part_begin), end = std::min(begin + size, part_begin + part_bytes[i]);
     if (from >= end) continue;
-    require_memory(kHdf5FileBytes);
-    const io::Hdf5File file = io::Hdf5File::open(parts[part]);
-    read_checked(file, parts[part], dataset(unit), from - part_begin,
+    if (!file) {
+      require_memory(kHdf5FileBytes);
+      file.emplace(io::Hdf5File::open(path));
+    }
+    read_checked(*file, path, dataset(unit), from - part_begin,
                  to.subspan(static_cast<std::size_t>(from - begin), static_cast<std::size_t>(end - from)));
   }
 }
@@ -197,7 +201,7 @@ void QuantisedCache::write() {
   comm::agree(world, [&] {
     if (!writes) return;
     require_memory(kHdf5FileBytes);
-    io::Hdf5File file = io::Hdf5File::create(temporary / fmt::format("part-{:05}.h5", holders().rank()));
+    io::Hdf5File file = io::Hdf5File::create(temporary / part_name(holders().rank()));
     for (const std::size_t unit : quantised_units()) {
       const std::span<const std::byte> bytes = ops::bytes_of(run_.shards->frozen(unit).local());
       const std::vector<std::uint64_t> hashes = hashes_of(bytes);

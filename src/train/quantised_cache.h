@@ -31,7 +31,7 @@ class QuantisedCache {
   /// The ranks that hold one base together.
   comm::Communicator& holders() const;
   void read_shards(const std::string& manifest);
-  void read_unit(std::size_t unit, const std::vector<std::filesystem::path>& parts, std::int64_t part_bytes);
+  void read_part(std::int64_t part, const std::vector<std::int64_t>& part_bytes);
   std::vector<std::size_t> quantised_units() const;
 
   Run& run_;
