@@ -36,7 +36,8 @@ function(shardtune_module name)
 endfunction()
 
 find_package(GTest REQUIRED)
-set(SHARDTUNE_TEST_ENV "OMP_NUM_THREADS=1;MKL_NUM_THREADS=1;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;SHARDTUNE_TEST_DATA=${CMAKE_SOURCE_DIR}/tests/parity/data;SHARDTUNE_BINARY=${CMAKE_BINARY_DIR}/shardtune")
+# More ranks than cores: one that waits lets the others run.
+set(SHARDTUNE_TEST_ENV "OMPI_MCA_mpi_yield_when_idle=1;OMP_NUM_THREADS=1;MKL_NUM_THREADS=1;OMPI_ALLOW_RUN_AS_ROOT=1;OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1;SHARDTUNE_TEST_DATA=${CMAKE_SOURCE_DIR}/tests/parity/data;SHARDTUNE_BINARY=${CMAKE_BINARY_DIR}/shardtune")
 
 function(shardtune_test_target name)
   cmake_parse_arguments(ARG "TORCH" "" "SOURCES;DEPS" ${ARGN})
