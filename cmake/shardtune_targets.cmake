@@ -18,17 +18,22 @@ if(SHARDTUNE_SANITIZE)
   target_link_options(shardtune_flags INTERFACE -fsanitize=address,undefined)
 endif()
 target_include_directories(shardtune_flags INTERFACE ${CMAKE_SOURCE_DIR}/include)
+# LibTorch's include folder holds an fmt of another version: the one that is linked comes before it.
+get_target_property(shardtune_fmt_include fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)
+file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/fmt_first)
+file(CREATE_LINK ${shardtune_fmt_include}/fmt ${CMAKE_BINARY_DIR}/fmt_first/fmt SYMBOLIC)
+target_include_directories(shardtune_flags SYSTEM INTERFACE ${CMAKE_BINARY_DIR}/fmt_first)
 
 # One precompiled header (ATen) for every target that uses LibTorch.
 add_library(shardtune_pch STATIC ${CMAKE_SOURCE_DIR}/src/core/pch.cpp)
-target_link_libraries(shardtune_pch PUBLIC shardtune_flags shardtune::torch fmt::fmt-header-only)
+target_link_libraries(shardtune_pch PUBLIC shardtune_flags shardtune::torch fmt::fmt)
 target_precompile_headers(shardtune_pch PRIVATE <ATen/ATen.h> <fmt/format.h> <string> <vector> <span>)
 
 # shardtune_module(NAME [TORCH] SOURCES ... [DEPS ...]): the static library shardtune_NAME.
 function(shardtune_module name)
   cmake_parse_arguments(ARG "TORCH" "" "SOURCES;DEPS" ${ARGN})
   add_library(shardtune_${name} STATIC ${ARG_SOURCES})
-  target_link_libraries(shardtune_${name} PUBLIC shardtune_flags fmt::fmt-header-only ${ARG_DEPS})
+  target_link_libraries(shardtune_${name} PUBLIC shardtune_flags fmt::fmt ${ARG_DEPS})
   if(ARG_TORCH)
     target_link_libraries(shardtune_${name} PUBLIC shardtune::torch)
     target_precompile_headers(shardtune_${name} REUSE_FROM shardtune_pch)
@@ -42,7 +47,7 @@ set(SHARDTUNE_TEST_ENV "OMPI_MCA_mpi_yield_when_idle=1;OMP_NUM_THREADS=1;MKL_NUM
 function(shardtune_test_target name)
   cmake_parse_arguments(ARG "TORCH" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
-  target_link_libraries(${name} PRIVATE shardtune_flags GTest::gtest GTest::gmock fmt::fmt-header-only ${ARG_DEPS})
+  target_link_libraries(${name} PRIVATE shardtune_flags GTest::gtest GTest::gmock fmt::fmt ${ARG_DEPS})
   target_include_directories(${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
   # -fPIC and not CMake's -fPIE for programs: the precompiled header was made with it.
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests POSITION_INDEPENDENT_CODE OFF)
@@ -92,8 +97,7 @@ function(shardtune_mpi_test name)
   if(NOT ARG_LABEL)
     set(ARG_LABEL mpi)
   endif()
-  shardtune_test_target(${name} ${flag} SOURCES ${ARG_SOURCES} ${CMAKE_SOURCE_DIR}/tests/support/mpi_main.cpp
-    DEPS ${ARG_DEPS} MPI::MPI_CXX)
+  shardtune_test_target(${name} ${flag} SOURCES ${ARG_SOURCES} DEPS shardtune_test_mpi ${ARG_DEPS} MPI::MPI_CXX)
   foreach(n ${ARG_RANKS})
     add_test(NAME ${name}_np${n} COMMAND sh -c
       "exec ${MPIEXEC_EXECUTABLE} -np ${n} --oversubscribe --bind-to none $<TARGET_FILE:${name}> </dev/null")
