@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "shardtune/adapters/start.h"
 #include "shardtune/core/counted.h"
 #include "shardtune/core/error.h"
 
@@ -73,6 +74,11 @@ void AdapterSet::add(const LoraConfig& config) {
     check_fit_together(other, config);
   }
   check_tables_are_whole(config, model_);
+  enter(config);
+  configs_.emplace(config.name, config);
+}
+
+void AdapterSet::enter(const LoraConfig& config) {
   for (AdapterHost* host : *hosts_) {
     if (!model_.head_stages().empty() && host->weight() == "lm_head.weight") continue;
     host->add(config, unit_with(model_.units_for_adapters(), host->weight()));
@@ -81,11 +87,19 @@ void AdapterSet::add(const LoraConfig& config) {
   for (model::UnitSpec& unit : model_.units_for_adapters())
     for (model::Parameter& parameter : unit.parameters)
       if (parameter.adapter == config.name) parameter.trainable = false;
-  configs_.emplace(config.name, config);
 }
+
+void AdapterSet::add_start(const LoraConfig& of) { enter(frozen_start(of)); }
+
+void AdapterSet::remove_start(const std::string& of) { leave(start_name(of)); }
 
 void AdapterSet::remove(const std::string& name) {
   config(name);
+  leave(name);
+  configs_.erase(name);
+}
+
+void AdapterSet::leave(const std::string& name) {
   for (AdapterHost* host : *hosts_) host->remove(name);
   for (model::UnitSpec& unit : model_.units_for_adapters())
     for (model::Parameter& parameter : unit.parameters)
@@ -94,7 +108,6 @@ void AdapterSet::remove(const std::string& name) {
         parameter.trainable = false;
         parameter.adapter = "deleted";
       }
-  configs_.erase(name);
 }
 
 void AdapterSet::check_active(const std::set<std::string>& names) const {

@@ -1,6 +1,7 @@
 #include <ATen/ATen.h>
 
 #include "linear_adapter.h"
+#include "shardtune/adapters/start.h"
 #include "shardtune/core/dora.h"
 #include "shardtune/core/low_rank.h"
 
@@ -17,14 +18,19 @@ class LoraAdapter : public LinearAdapter {
   LoraAdapter(UnitSpec& unit, const LinearSpec& linear, const LoraConfig& config)
       : scaling_(config.scaling_of(linear.module)), dropout_(config.dropout) {
     const std::int64_t rank = config.rank_of(linear.module);
+    const bool derived = starts_from_base(config);
     a_ = unit.add({.name = linear.module + ".lora_A.weight",
                    .shape = {rank, linear.in},
                    .trainable = true,
-                   .initial = config.start == "gaussian" ? model::Initial::kNormal : model::Initial::kLoraA});
+                   .initial = derived                      ? model::Initial::kDerived
+                              : config.start == "gaussian" ? model::Initial::kNormal
+                                                           : model::Initial::kLoraA});
     b_ = unit.add({.name = linear.module + ".lora_B.weight",
                    .shape = {linear.out, rank},
                    .trainable = true,
-                   .initial = config.start == "false" ? model::Initial::kLoraA : model::Initial::kZero});
+                   .initial = derived                   ? model::Initial::kDerived
+                              : config.start == "false" ? model::Initial::kLoraA
+                                                        : model::Initial::kZero});
   }
 
   bool is_gathered(const UnitTensors& unit) const override {

@@ -10,6 +10,7 @@
 #include "check_scale.h"
 #include "module_names.h"
 #include "patterns.h"
+#include "shardtune/adapters/start.h"
 #include "shardtune/core/counted.h"
 #include "shardtune/core/error.h"
 
@@ -54,8 +55,9 @@ LoraConfig from_options(const AdapterOptions& options, const model::ModelConfig&
   out.dora = options.use_dora;
   out.bias = options.lora_bias;
   out.start = options.init_lora_weights;
-  if (out.start.starts_with("pissa") || out.start == "olora")
-    fail(ErrorClass::kUsage, "--init_lora_weights {}: not supported yet; take true, gaussian or false", out.start);
+  if (starts_from_base(out) && out.dora)
+    fail(ErrorClass::kUsage,
+         "--init_lora_weights {} and --use_dora: this start has no DoRA form here; leave one of them out", out.start);
   out.selection = selection_of(options);
   out.rank_pattern = parse_rank_pattern(options.rank_pattern);
   out.alpha_pattern = parse_alpha_pattern(options.alpha_pattern);

@@ -27,7 +27,7 @@ std::filesystem::path rank_file(const std::filesystem::path& folder, int rank) {
 Hashes write_rank_file(const std::filesystem::path& path, const RunState& state, fsdp::ShardedModel& shards,
                        const optim::Optimizer& optimizer, comm::Communicator& communicator) {
   Hashes hashes;
-  const std::vector<optim::StateRole> roles = roles_of(optimizer);
+  const std::vector<optim::StateRole> roles = roles_of(shards, optimizer);
   require_memory(kHdf5FileBytes);
   io::Hdf5File file = io::Hdf5File::create(path);
   for (std::size_t role = 0; role < roles.size(); ++role) {
@@ -50,7 +50,7 @@ std::vector<at::Tensor> read_rank_file(const std::filesystem::path& folder, cons
   if (file.read_int_attribute("state", "rank") != rank ||
       file.read_int_attribute("state", "step") != manifest.state.step)
     bad_checkpoint(folder, fmt::format("rank-{:05}.h5 belongs to another rank or step", rank));
-  const std::vector<optim::StateRole> roles = roles_of(optimizer);
+  const std::vector<optim::StateRole> roles = roles_of(shards, optimizer);
   std::vector<at::Tensor> all;
   for (std::size_t role = 0; role < roles.size(); ++role) {
     const std::string name = "state/" + roles[role].name;

@@ -30,9 +30,9 @@ ordered_json parameters_json(fsdp::ShardedModel& shards) {
   return list;
 }
 
-ordered_json roles_json(const optim::Optimizer& optimizer) {
+ordered_json roles_json(const fsdp::ShardedModel& shards, const optim::Optimizer& optimizer) {
   ordered_json list = ordered_json::array();
-  for (const optim::StateRole& role : roles_of(optimizer))
+  for (const optim::StateRole& role : roles_of(shards, optimizer))
     list.push_back({{"name", role.name}, {"dtype", dtype_name(role.dtype)}});
   return list;
 }
@@ -84,7 +84,17 @@ void check_settings(const Reader& manifest, const RunState& expected) {
   }
 }
 
-void check_optimizer(const Reader& manifest, const optim::Optimizer& optimizer) {
+/// A setting that this run does not have, as one that only some runs have.
+void check_no_other_setting(const Reader& manifest, const RunState& expected) {
+  const json& fixed = manifest.at("fixed");
+  if (!fixed.is_object() || expected.fixed.empty()) return;
+  for (const auto& [name, value] : fixed.items())
+    if (std::ranges::none_of(expected.fixed, [&](const auto& one) { return one.first == name; }))
+      manifest.differs(fmt::format("--{} was {} in the checkpoint's run and is another now; a resumed run must keep it",
+                                   name, value.is_string() ? value.get<std::string>() : value.dump()));
+}
+
+void check_optimizer(const Reader& manifest, const fsdp::ShardedModel& shards, const optim::Optimizer& optimizer) {
   // Before schema 2 there was one optimizer.
   const bool older = manifest.count("schema") < 2;
   const json then = older ? json("adamw_torch") : manifest.at("optim");
@@ -95,7 +105,7 @@ void check_optimizer(const Reader& manifest, const optim::Optimizer& optimizer) 
                     "resumed run must keep it",
                     name, optimizer.name()));
   if (older) return;
-  const json now = roles_json(optimizer);
+  const json now = roles_json(shards, optimizer);
   if (const json& roles = manifest.at("roles"); roles != now)
     manifest.bad(fmt::format("has 'roles' {}, expected {}", roles.dump(), now.dump()));
 }
@@ -150,7 +160,7 @@ std::string manifest_text(const RunState& state, fsdp::ShardedModel& shards, con
                           const std::vector<Hashes>& hashes) {
   ordered_json fixed = ordered_json::object();
   for (const auto& [name, value] : state.fixed) fixed[name] = value;
-  const std::vector<optim::StateRole> roles = roles_of(optimizer);
+  const std::vector<optim::StateRole> roles = roles_of(shards, optimizer);
   ordered_json ranks = ordered_json::array();
   for (const Hashes& rank : hashes) {
     ordered_json entry = ordered_json::object();
@@ -170,7 +180,7 @@ std::string manifest_text(const RunState& state, fsdp::ShardedModel& shards, con
                                  {"fixed", fixed},
                                  {"parameters", parameters_json(shards)},
                                  {"optim", optimizer.name()},
-                                 {"roles", roles_json(optimizer)},
+                                 {"roles", roles_json(shards, optimizer)},
                                  {"xxh3_128", ranks}};
   return manifest.dump(1) + "\n";
 }
@@ -185,7 +195,8 @@ Manifest read_manifest(const std::filesystem::path& folder, const RunState& expe
     manifest.differs(
         fmt::format("written by {} ranks, this run has {}; start the same number of ranks", written, ranks));
   check_settings(manifest, expected);
-  check_optimizer(manifest, optimizer);
+  check_no_other_setting(manifest, expected);
+  check_optimizer(manifest, shards, optimizer);
   check_parameters(manifest, shards);
   Manifest out;
   out.state.step = manifest.count("step");
@@ -196,7 +207,7 @@ Manifest read_manifest(const std::filesystem::path& folder, const RunState& expe
   out.state.loss_scale = manifest.finite("loss_scale");
   out.state.good_steps = manifest.count("good_steps");
   check_counters(manifest, out.state);
-  out.hashes = read_hashes(manifest, roles_of(optimizer), static_cast<std::size_t>(ranks));
+  out.hashes = read_hashes(manifest, roles_of(shards, optimizer), static_cast<std::size_t>(ranks));
   return out;
 }
 

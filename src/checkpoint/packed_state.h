@@ -10,8 +10,8 @@
 namespace shardtune::checkpoint {
 
 /// The roles of a checkpoint: each is one packed dataset per rank, this rank's part of all units end to end. "weight" is the
-/// first, the optimizer's follow.
-std::vector<optim::StateRole> roles_of(const optim::Optimizer& optimizer);
+/// first, the optimizer's follow, then the weights of adapters that are frozen but in no file.
+std::vector<optim::StateRole> roles_of(const fsdp::ShardedModel& shards, const optim::Optimizer& optimizer);
 
 /// The tensor of a role in a unit, this rank's part; undefined where there is none.
 at::Tensor role_part(std::size_t role, std::size_t unit, fsdp::ShardedModel& shards, const optim::Optimizer& optimizer);

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "shardtune/adapters/peft_folder.h"
+#include "shardtune/adapters/start.h"
 #include "shardtune/comm/agree.h"
 #include "shardtune/export/export.h"
 #include "shardtune/export/full_tensors.h"
@@ -135,12 +137,31 @@ std::vector<std::string> linear_names(const fsdp::ShardedModel& shards, const ad
   return names;
 }
 
+/// Puts the frozen start into the trained adapter: [A; A0], [B, -B0]. What has none, an embedding's adapter, gets zeros. On
+/// rank 0.
+void put_start_inside(std::vector<FullTensor>& tensors, const std::vector<FullTensor>& start) {
+  std::map<std::string, at::Tensor> values;
+  for (const FullTensor& one : start) values[one.name] = one.value;
+  for (FullTensor& tensor : tensors) {
+    const bool a = tensor.name.find(".lora_A") != std::string::npos || tensor.name.ends_with(".lora_embedding_A"),
+               b = tensor.name.find(".lora_B") != std::string::npos || tensor.name.ends_with(".lora_embedding_B");
+    if (!a && !b) continue;
+    const auto found = values.find(tensor.name);
+    const at::Tensor other = found == values.end() ? at::zeros_like(tensor.value) : found->second;
+    tensor.value = at::cat({tensor.value, a ? other : other.neg()}, a ? 0 : 1);
+  }
+}
+
 }  // namespace
 
 void write_adapter(const std::filesystem::path& folder, const adapters::LoraConfig& lora, const std::string& base_model,
                    fsdp::ShardedModel& shards, comm::Communicator& communicator, at::ScalarType type) {
-  const std::vector<FullTensor> tensors = gather_trained(shards, communicator, type);
+  std::vector<FullTensor> tensors = gather_trained(shards, communicator, type);
+  std::vector<FullTensor> start;
+  const bool has_start = adapters::starts_from_base(lora);
+  if (has_start) start = gather_adapter(adapters::start_name(lora.name), shards, communicator, type);
   comm::agree_on_root(communicator, [&] {
+    if (has_start) put_start_inside(tensors, start);
     std::vector<io::TensorView> views;
     for (const FullTensor& tensor : tensors) {
       views.push_back(tensor.view(adapters::peft_name(tensor.name)));
@@ -149,8 +170,11 @@ void write_adapter(const std::filesystem::path& folder, const adapters::LoraConf
         views.push_back(tensor.view(adapters::peft_name("lm_head.weight")));
     }
     io::write_safetensors(folder / "adapter_model.safetensors", views, {{"format", "pt"}});
-    io::write_file_atomic(folder / "adapter_config.json",
-                          adapter_config(lora, base_model, linear_names(shards, lora)).dump(2) + "\n");
+    io::write_file_atomic(
+        folder / "adapter_config.json",
+        adapter_config(has_start ? adapters::with_start_inside(lora) : lora, base_model, linear_names(shards, lora))
+                .dump(2) +
+            "\n");
   });
 }
 

@@ -15,11 +15,15 @@ io::TensorView FullTensor::view(const std::string& file_name) const {
           .data = ops::bytes_of(value)};
 }
 
-std::vector<FullTensor> gather_trained(fsdp::ShardedModel& shards, comm::Communicator& communicator,
-                                       at::ScalarType type) {
+namespace {
+
+/// `gather`: the full tensors of a unit by slot, undefined where there is none.
+template <typename Gather>
+std::vector<FullTensor> gather_units(fsdp::ShardedModel& shards, comm::Communicator& communicator, at::ScalarType type,
+                                     Gather gather) {
   std::vector<FullTensor> out;
   for (std::size_t unit = 0; unit < shards.units(); ++unit) {
-    const std::vector<at::Tensor> full = shards.gather_trained(unit, shards.trained(unit).local());
+    const std::vector<at::Tensor> full = gather(unit);
     if (communicator.rank() != 0) continue;
     for (std::size_t slot = 0; slot < full.size(); ++slot) {
       if (!full[slot].defined()) continue;
@@ -29,6 +33,19 @@ std::vector<FullTensor> gather_trained(fsdp::ShardedModel& shards, comm::Communi
     }
   }
   return out;
+}
+
+}  // namespace
+
+std::vector<FullTensor> gather_adapter(const std::string& name, fsdp::ShardedModel& shards,
+                                       comm::Communicator& communicator, at::ScalarType type) {
+  return gather_units(shards, communicator, type, [&](std::size_t unit) { return shards.gather_adapter(name, unit); });
+}
+
+std::vector<FullTensor> gather_trained(fsdp::ShardedModel& shards, comm::Communicator& communicator,
+                                       at::ScalarType type) {
+  return gather_units(shards, communicator, type,
+                      [&](std::size_t unit) { return shards.gather_trained(unit, shards.trained(unit).local()); });
 }
 
 }  // namespace shardtune::exporting

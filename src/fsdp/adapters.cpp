@@ -51,14 +51,16 @@ void ShardedModel::make_buffers_again() {
   make_buffers();
 }
 
-void ShardedModel::add_adapter(const std::string& name, const std::vector<model::UnitSpec>& stages) {
+void ShardedModel::add_adapter(const std::string& name, const std::vector<model::UnitSpec>& stages,
+                               bool in_checkpoints) {
   check_nothing_is_gathered();
   take_specs(stages);
   find_slots_again();
   for (auto& unit : units_) {
     FlatShard shard(unit->spec, {.adapter = name}, on_device(at::kFloat), mesh_.shard().rank(), mesh_.shard().size());
-    const bool added = unit->others.emplace(name, Unit::Other{std::move(shard)}).second;
+    const auto [place, added] = unit->others.emplace(name, Unit::Other{std::move(shard)});
     SHARDTUNE_CHECK(added, "adapter '{}' is there twice", name);
+    place->second.in_checkpoints = in_checkpoints;
   }
 }
 
@@ -105,6 +107,13 @@ void ShardedModel::set_trained(const std::string& before, const std::string& aft
   find_slots_again();
   active_.erase(after);
   make_buffers_again();
+}
+
+std::vector<std::string> ShardedModel::adapters_in_checkpoints() const {
+  std::vector<std::string> names;
+  for (const auto& [name, other] : units_.front()->others)
+    if (other.in_checkpoints) names.push_back(name);
+  return names;
 }
 
 FlatShard& ShardedModel::adapter(const std::string& name, std::size_t unit) {

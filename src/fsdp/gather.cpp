@@ -146,15 +146,24 @@ void ShardedModel::reshard_to_inner(std::size_t index) {
   unit.spread = unit.gathered_bytes() > 0;
 }
 
-std::vector<at::Tensor> ShardedModel::gather_trained(std::size_t index, const at::Tensor& local) {
-  const Unit& unit = *units_[index];
-  std::vector<at::Tensor> full(unit.spec.parameters.size());
-  if (unit.trained.empty()) return full;
+std::vector<at::Tensor> ShardedModel::gather_full(const FlatShard& shard, const model::UnitSpec& spec,
+                                                  const at::Tensor& local) {
+  std::vector<at::Tensor> full(spec.parameters.size());
+  if (shard.empty()) return full;
   const LedgerScope scope(Purpose::kGatherBuffers);
-  const at::Tensor buffer = at::empty({unit.trained.layout().full_elements()}, local.options());
+  const at::Tensor buffer = at::empty({shard.layout().full_elements()}, local.options());
   mesh_.shard().all_gather_start(ops::bytes_of(local), ops::bytes_of(buffer))->wait_on(settings_.stream);
-  unit.trained.views(buffer, unit.spec, full);
+  shard.views(buffer, spec, full);
   return full;
+}
+
+std::vector<at::Tensor> ShardedModel::gather_trained(std::size_t index, const at::Tensor& local) {
+  return gather_full(units_[index]->trained, units_[index]->spec, local);
+}
+
+std::vector<at::Tensor> ShardedModel::gather_adapter(const std::string& name, std::size_t index) {
+  const FlatShard& shard = adapter(name, index);
+  return gather_full(shard, units_[index]->spec, shard.local());
 }
 
 }  // namespace shardtune::fsdp

@@ -19,6 +19,7 @@ struct ShardedModel::Unit {
     FlatShard shard;
     std::int64_t bytes = 0;  ///< of the gather buffer; 0: nothing is gathered
     at::Tensor cast{}, inner{};  ///< as those of the trained shard
+    bool in_checkpoints = false;
   };
 
   Unit(model::UnitSpec unit_spec, std::vector<std::size_t> unit_stages, FlatShard frozen_shard, FlatShard trained_shard)

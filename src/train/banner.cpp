@@ -10,6 +10,7 @@
 
 #include "activation_policy.h"
 #include "ledger_report.h"
+#include "shardtune/adapters/start.h"
 #include "shardtune/core/blas.h"
 #include "shardtune/core/counted.h"
 #include "shardtune/quant/options.h"
@@ -99,6 +100,8 @@ std::string describe_adapter(const Run& run) {
                        lora.rank, lora.alpha, lora.scaling(), lora.dropout, counted(lora.modules.size(), "module"),
                        describe_modules(lora.modules));
   text += describe_patterns(lora);
+  if (adapters::starts_from_base(lora))
+    text += fmt::format("start: {}; the factors of the base's weights stay beside the adapter, frozen\n", lora.start);
   if (lora.bias != "none") text += fmt::format("lora_bias {}: the model has no biases, nothing is added\n", lora.bias);
   if (!lora.saved_modules.empty())
     text += fmt::format("trained whole: {}:{}\n", counted(lora.saved_modules.size(), "module"),
@@ -162,23 +165,27 @@ std::vector<std::pair<std::string, std::string>> fixed_settings(const Run& run) 
   const std::string none = "-";
   const std::optional<quant::Format> format = run.lora ? run.lora->base_format : std::nullopt;
   const bool four_bit = format && format->four_bit();
-  return {{"use_peft_lora", run.lora ? "True" : "False"},
-          {"use_4bit_quantization", four_bit ? quant::describe(*format) : "False"},
-          {"use_8bit_quantization", format && !four_bit ? "True" : "False"},
-          {"dtype", type_name(run.precision.compute)},
-          {"shard_group_size", std::to_string(run.policy.shard_size)},  // of a checkpoint's files
-          {"adapter_dtype", run.lora ? type_name(run.precision.trained) : none},
-          {"lora_alpha", run.lora ? describe_alphas(*run.lora) : none},
-          {"use_rslora", run.lora ? (run.lora->rank_stabilised ? "True" : "False") : none},
-          {"lora_dropout", run.lora ? fmt::format("{}", run.lora->dropout) : none},
-          {"dataset_name", data.dataset_name},
-          {"max_length", std::to_string(data.max_length)},
-          {"packing", describe_packing(data)},
-          {"shuffle", data.shuffle ? "True" : "False"},
-          {"seed", std::to_string(data.seed)},
-          {"per_device_train_batch_size", std::to_string(train.per_device_train_batch_size)},
-          {"gradient_accumulation_steps", std::to_string(train.gradient_accumulation_steps)},
-          {"number of training rows", std::to_string(run.train_rows.size())}};
+  std::vector<std::pair<std::string, std::string>> settings = {
+      {"use_peft_lora", run.lora ? "True" : "False"},
+      {"use_4bit_quantization", four_bit ? quant::describe(*format) : "False"},
+      {"use_8bit_quantization", format && !four_bit ? "True" : "False"},
+      {"dtype", type_name(run.precision.compute)},
+      {"shard_group_size", std::to_string(run.policy.shard_size)},  // of a checkpoint's files
+      {"adapter_dtype", run.lora ? type_name(run.precision.trained) : none},
+      {"lora_alpha", run.lora ? describe_alphas(*run.lora) : none},
+      {"use_rslora", run.lora ? (run.lora->rank_stabilised ? "True" : "False") : none},
+      {"lora_dropout", run.lora ? fmt::format("{}", run.lora->dropout) : none},
+      {"dataset_name", data.dataset_name},
+      {"max_length", std::to_string(data.max_length)},
+      {"packing", describe_packing(data)},
+      {"shuffle", data.shuffle ? "True" : "False"},
+      {"seed", std::to_string(data.seed)},
+      {"per_device_train_batch_size", std::to_string(train.per_device_train_batch_size)},
+      {"gradient_accumulation_steps", std::to_string(train.gradient_accumulation_steps)},
+      {"number of training rows", std::to_string(run.train_rows.size())}};
+  // Only where it is more than how the weights began, as older checkpoints do not have it.
+  if (run.lora && adapters::starts_from_base(*run.lora)) settings.emplace_back("init_lora_weights", run.lora->start);
+  return settings;
 }
 
 std::string given_options(const options::ParseResult& parsed) {

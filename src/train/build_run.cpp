@@ -8,6 +8,7 @@
 #include "sharding_setup.h"
 #include "shardtune/adapters/embedding.h"
 #include "shardtune/adapters/peft_folder.h"
+#include "shardtune/adapters/start.h"
 #include "shardtune/comm/agree.h"
 #include "shardtune/core/error.h"
 #include "shardtune/core/ops.h"
@@ -156,6 +157,7 @@ void make_model(Run& run, const std::set<std::string>& explicitly_set, bool seve
       [&](const std::string& module) { return in_place && saved.contains(module); }, untie,
       adapters::embedding_adapter_factory(*run.lora, run.adapter_hosts), pieces);
   if (!in_place) adapters::enter_saved_modules(*run.lora, run.model->units_for_adapters());
+  if (adapters::starts_from_base(*run.lora)) adapters::check_start_ranks(*run.lora, run.model->units());
 }
 
 }  // namespace
@@ -202,6 +204,7 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
   std::unique_ptr<comm::SharedMemory> base = make_shared_base(*run, settings);
   comm::agree(communicator, [&] {
     run->shards = std::make_unique<fsdp::ShardedModel>(run->model->units(), settings, *run->mesh, std::move(base));
+    enter_frozen_start(*run);
     if (!trains) return;
     const auto host = plans_gpus(*run) ? optim::HostMemory::kApart : optim::HostMemory::kSameAsDevice;
     run->optimizer = optim::make_optimizer(options.optim, *run->shards, host);
@@ -210,7 +213,7 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
   if (!shapes_only) load_weights(*run, *files);
   run->shards->base_loaded();
   load_other_adapters(*run);
-  if (!shapes_only) start_adapters(*run);
+  if (!shapes_only && !request.resumes) start_adapters(*run);
   std::vector<bool> kept = trains ? choose_kept_layers(*run, explicitly_set) : std::vector<bool>();
   comm::agree(communicator, [&] {
     StepSettings step{

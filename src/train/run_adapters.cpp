@@ -9,6 +9,7 @@
 
 #include "first_values.h"
 #include "shardtune/adapters/peft_folder.h"
+#include "shardtune/adapters/start.h"
 #include "shardtune/comm/agree.h"
 #include "shardtune/core/error.h"
 #include "shardtune/export/export.h"
@@ -62,6 +63,10 @@ void RunAdapters::add(adapters::LoraConfig config) {
   config.keeps_originals = true;
   comm::agree(*run_.communicator, [&] {
     check_saved_modules(run_.config, config);
+    if (adapters::starts_from_base(config))
+      fail(ErrorClass::kUsage,
+           "adapter '{}': a new adapter beside others cannot start as {}; take true, gaussian or false", config.name,
+           config.start);
     set_.add(config);
   });
   enter(config, nullptr);
@@ -104,6 +109,10 @@ void RunAdapters::remove(const std::string& name) {
       fail(ErrorClass::kUsage, "adapter '{}' is being trained and cannot be deleted; train another, or none, first",
            name);
   });
+  if (adapters::starts_from_base(set_.config(name))) {
+    set_.remove_start(name);
+    run_.shards->remove_adapter(adapters::start_name(name), run_.model->units());
+  }
   set_.remove(name);
   active_.erase(name);
   resting_.erase(name);
@@ -113,6 +122,9 @@ void RunAdapters::remove(const std::string& name) {
 void RunAdapters::apply() {
   std::set<std::string> others = enabled_ ? active_ : std::set<std::string>{};
   others.erase(trained_);
+  if (enabled_)
+    for (const std::string& name : active_)
+      if (adapters::starts_from_base(set_.config(name))) others.insert(adapters::start_name(name));
   run_.shards->set_active(std::move(others), enabled_ && active_.contains(trained_));
 }
 

@@ -228,9 +228,11 @@ void run_in_prepared_folder(const options::ParseResult& parsed, comm::Communicat
   std::filesystem::path resume;
   comm::agree(communicator, [&] { resume = resolve_resume(parsed.options); });
   const std::unique_ptr<Run> run = build_run(parsed.options, communicator, options::given_names(parsed.effective),
-                                             {.before_weights = [&](Run& built) {
-                                               if (!resume.empty()) check_resume(built, resume, replaces);
-                                             }});
+                                             {.before_weights =
+                                                  [&](Run& built) {
+                                                    if (!resume.empty()) check_resume(built, resume, replaces);
+                                                  },
+                                              .resumes = !resume.empty()});
   Trainer trainer(*run, parsed);
   comm::agree_on_root(communicator, [&] { print_banner(*run, parsed); });
   if (!resume.empty()) trainer.resume(resume);

@@ -216,6 +216,9 @@ class Plan(CliTest):
         self.check(2, other_adapters=f"other={other}", lora_target_modules="embed_tokens,q_proj", lora_modules_to_save="lm_head",
                    share_base_on_node="false")
 
+    def test_frozen_start_factors(self):
+        self.check(2, init_lora_weights="pissa", adapter_dtype="bfloat16")
+
     def test_rank_above_the_loops(self):
         self.check(1, lora_r=40)
 

@@ -9,6 +9,7 @@
 #include "shardtune/checkpoint/checkpoint.h"
 #include "shardtune/comm/agree.h"
 #include "shardtune/comm/self.h"
+#include "shardtune/core/error.h"
 #include "shardtune/core/ops.h"
 #include "shared_scratch.h"
 #include "support/runs.h"
@@ -45,10 +46,10 @@ TEST(EightBitCurve, TwentySteps) {
   }
 }
 
-struct LoraPlus {
+struct LoraPlusRun {
   const char *model, *folder, *optim;
 };
-class LoraPlusCurve : public ::testing::TestWithParam<LoraPlus> {};
+class LoraPlusCurve : public ::testing::TestWithParam<LoraPlusRun> {};
 
 /// Against the parameter groups of PEFT's create_loraplus_optimizer: an adapter on the embedding, whole norms, magnitudes. The
 /// matrices are small, so that the state is fp32 with every optimizer; bitsandbytes' arithmetic differs in roundings alone.
@@ -78,12 +79,25 @@ TEST_P(LoraPlusCurve, TwentySteps) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, LoraPlusCurve,
-                         ::testing::Values(LoraPlus{"tiny", "loraplus", "adamw_torch"},
-                                           LoraPlus{"tiny", "loraplus", "adamw_bnb_8bit"},
-                                           LoraPlus{"tiny", "loraplus", "paged_adamw_32bit"},
-                                           LoraPlus{"tiny", "loraplus_sgd", "sgd"},
-                                           LoraPlus{"tiny-odd", "loraplus_dora", "adamw_torch"}),
+                         ::testing::Values(LoraPlusRun{"tiny", "loraplus", "adamw_torch"},
+                                           LoraPlusRun{"tiny", "loraplus", "adamw_bnb_8bit"},
+                                           LoraPlusRun{"tiny", "loraplus", "paged_adamw_32bit"},
+                                           LoraPlusRun{"tiny", "loraplus_sgd", "sgd"},
+                                           LoraPlusRun{"tiny-odd", "loraplus_dora", "adamw_torch"}),
                          [](const auto& test) { return std::string(test.param.folder) + "_" + test.param.optim; });
+
+TEST(LoraPlus, RateOfAnEmbeddingThatHasNoAdapterIsRefused) {
+  options::RunOptions options = case_options(case_folder() / "rows-uneven.jsonl");
+  options.optim.loraplus_lr_ratio = 4;
+  EXPECT_NO_THROW(train::build_run(options, world()));
+  try {
+    train::build_run(options, world(), {"loraplus_lr_embedding"});
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.error_class(), ErrorClass::kUsage);
+    EXPECT_TRUE(std::string(error.what()).find("there is no adapter on embed_tokens") != std::string::npos);
+  }
+}
 
 /// A tensor of one dimension of every rank, end to end in the order of the ranks, as bytes. Collective.
 std::vector<std::byte> all_bytes(const at::Tensor& mine, comm::Communicator& communicator) {

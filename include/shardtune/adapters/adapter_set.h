@@ -28,12 +28,19 @@ class AdapterSet {
   void remove(const std::string& name);
   /// Error(kUsage) for adapters that cannot take part together: two that train the same module whole.
   void check_active(const std::set<std::string>& names) const;
+  /// The same two for the frozen start of adapter `of` (start.h), which has a name that is not among names(). It stands with its
+  /// adapter: to be removed first.
+  void add_start(const LoraConfig& of);
+  void remove_start(const std::string& of);
   /// Makes the parameters of `name` trainable and all others not; "": none.
   void mark_trained(const std::string& name);
   /// The model's units with the parameters of one adapter alone.
   std::vector<model::UnitSpec> parameters_of(const std::string& name) const;
 
  private:
+  void enter(const LoraConfig& config);
+  void leave(const std::string& name);
+
   std::shared_ptr<const AdapterHosts> hosts_;
   model::LlamaModel& model_;
   std::map<std::string, LoraConfig> configs_;

@@ -24,7 +24,7 @@ struct AdapterOptions {
   bool use_rslora = false;
   bool use_dora = false;
   std::string lora_bias = "none";  ///< none | all | lora_only
-  std::string init_lora_weights = "true";  ///< true | false | gaussian
+  std::string init_lora_weights = "true";  ///< true | false | gaussian | pissa | pissa_niter_N | olora
   std::string other_adapters;  ///< NAME=FOLDER, ...: adapters that take part beside the first one, frozen
   std::string adapter_name_or_path;  ///< PEFT folder to start from, "" for a new adapter
 };

@@ -18,7 +18,8 @@ struct CardFacts {
 };
 
 /// Writes the adapter as PEFT does: adapter_model.safetensors (full tensors of `type`) and adapter_config.json. Units are
-/// gathered one by one; rank 0 writes. Collective.
+/// gathered one by one; rank 0 writes. An adapter that started from the base is written as PEFT converts it to plain LoRA: of
+/// twice the rank, the frozen start inside. Collective.
 void write_adapter(const std::filesystem::path& folder, const adapters::LoraConfig& lora, const std::string& base_model,
                    fsdp::ShardedModel& shards, comm::Communicator& communicator, at::ScalarType type = at::kFloat);
 

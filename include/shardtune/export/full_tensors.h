@@ -18,6 +18,10 @@ struct FullTensor {
   io::TensorView view(const std::string& file_name) const;
 };
 
+/// The parameters of an adapter that is not trained, in full on rank 0 (empty elsewhere). Collective.
+std::vector<FullTensor> gather_adapter(const std::string& name, fsdp::ShardedModel& shards,
+                                       comm::Communicator& communicator, at::ScalarType type);
+
 /// All trained parameters in full on rank 0 (empty elsewhere), unit by unit. Collective.
 std::vector<FullTensor> gather_trained(fsdp::ShardedModel& shards, comm::Communicator& communicator,
                                        at::ScalarType type);

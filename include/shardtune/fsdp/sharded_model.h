@@ -59,8 +59,8 @@ class ShardedModel {
 
   /// The four below change what the adapters are while the base stays as it lies; no unit may be gathered. They move no data, but
   /// must be called in the same order on all ranks. `stages` are the model's, where the parameters of adapter `name` have been
-  /// entered; its shards are zero and take no part yet.
-  void add_adapter(const std::string& name, const std::vector<model::UnitSpec>& stages);
+  /// entered; its shards are zero and take no part yet. `in_checkpoints`: its values come from no file.
+  void add_adapter(const std::string& name, const std::vector<model::UnitSpec>& stages, bool in_checkpoints = false);
   /// Drops the shards of an adapter that is not trained. Its parameters are `absent` in `stages`.
   void remove_adapter(const std::string& name, const std::vector<model::UnitSpec>& stages);
   /// Adapters (beside the trained one) whose tensors are gathered with the units; and whether the trained one's are.
@@ -71,6 +71,8 @@ class ShardedModel {
   bool trained_takes_part() const { return trained_takes_part_; }
   /// The shard of an adapter that is not trained.
   FlatShard& adapter(const std::string& name, std::size_t unit);
+  /// Adapters that are not trained and that a checkpoint has to hold all the same.
+  std::vector<std::string> adapters_in_checkpoints() const;
 
   /// Starts gathering a unit; does nothing when it is gathered or under way.
   void prefetch(std::size_t unit);
@@ -104,6 +106,8 @@ class ShardedModel {
   /// The unit's trained tensors in full, by slot (undefined where nothing is trained), put together from every rank's `local`,
   /// which lies like trained(unit).local(): the weights, gradient sums or moments. Views of one new buffer in local's type.
   std::vector<at::Tensor> gather_trained(std::size_t unit, const at::Tensor& local);
+  /// The same for the tensors of an adapter that is not trained.
+  std::vector<at::Tensor> gather_adapter(const std::string& name, std::size_t unit);
 
  private:
   enum class State { kSharded, kGathering, kGathered };
@@ -125,6 +129,7 @@ class ShardedModel {
   at::Tensor take_buffer(std::size_t unit);
   void start_gather(std::size_t unit);
   void gather_part(Unit& unit, FlatShard& shard, at::Tensor local, const at::Tensor& inner, const at::Tensor& into);
+  std::vector<at::Tensor> gather_full(const FlatShard& shard, const model::UnitSpec& spec, const at::Tensor& local);
   void check_nothing_is_gathered() const;
   void take_specs(const std::vector<model::UnitSpec>& stages);
   void find_slots_again();

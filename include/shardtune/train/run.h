@@ -46,6 +46,8 @@ struct BuildRequest {
   bool several_adapters = false;
   /// Called when everything is known and no weight is read yet, on all ranks: may refuse. Not for a run on shapes.
   std::function<void(Run& run)> before_weights = {};
+  /// The caller will load a checkpoint: what new adapters take from the base's weights is in it and need not be worked out.
+  bool resumes = false;
 };
 
 /// Everything a run consists of, in the order in which it is built. Members refer to earlier ones.
