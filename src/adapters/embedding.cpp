@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include "shardtune/core/ops.h"
+#include "token_rows.h"
 
 namespace shardtune::adapters {
 namespace {
@@ -84,6 +85,10 @@ class LoraEmbedding : public model::EmbeddingAdapter, public AdapterHost {
 
 model::EmbeddingAdapterFactory embedding_adapter_factory(const LoraConfig& config,
                                                          const std::shared_ptr<AdapterHosts>& hosts) {
+  if (const auto tokens = config.token_rows.find(kEmbedding); tokens != config.token_rows.end())
+    return [name = config.name, rows = tokens->second](model::UnitSpec& unit, const model::ModelConfig& model) {
+      return make_token_rows(unit, model, name, rows);
+    };
   if (!hosts && !config.modules.contains(kEmbedding)) return {};
   return [config, hosts](model::UnitSpec& unit, const model::ModelConfig& model) {
     auto embedding = std::make_unique<LoraEmbedding>(model);

@@ -9,6 +9,7 @@
 #include "linear_adapter.h"
 #include "quantised_weight.h"
 #include "shardtune/quant/records.h"
+#include "token_rows.h"
 
 namespace shardtune::adapters {
 
@@ -74,6 +75,11 @@ class LoraLinearGroup : public model::LinearGroup, public AdapterHost {
                           .site = linear.site,
                           .adapters = {}};
       if (config.modules.contains(linear.module)) entry.adapters.push_back(make_named(unit, linear, config));
+      if (const auto tokens = config.token_rows.find(linear.module); tokens != config.token_rows.end()) {
+        const bool shared = config.ties_token_rows;
+        entry.adapters.push_back({config.name, make_head_token_rows(unit, linear, tokens->second, shared)});
+        unit.parameters.back().adapter = config.name;
+      }
       linears_.push_back(std::move(entry));
     }
   }

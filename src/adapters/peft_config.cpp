@@ -46,9 +46,8 @@ void refuse_unknown_kinds(const json& config, const std::string& where) {
       fail(ErrorClass::kBadModel, "{}: '{}' is {}; this adapter kind is not supported", where, key, config[key].dump());
   };
   for (const char* key : {"fan_in_fan_out", "lora_bias", "use_qalora"}) refuse_if(flag(config, key, where), key);
-  for (const char* key :
-       {"layer_replication", "trainable_token_indices", "target_parameters", "alora_invocation_tokens", "velora_config",
-        "monteclora_config", "kasa_config", "use_bdlora", "arrow_config"})
+  for (const char* key : {"layer_replication", "target_parameters", "alora_invocation_tokens", "velora_config",
+                          "monteclora_config", "kasa_config", "use_bdlora", "arrow_config"})
     refuse_if(!is_unset(config, key), key);
   if (config.contains("init_lora_weights") && !starts_from_plain_base(config["init_lora_weights"]))
     fail(ErrorClass::kBadModel,
@@ -91,7 +90,8 @@ void name_keys(const std::string& where, F read) {
           std::pair("--layers_to_transform", "'layers_to_transform'"),
           std::pair("--layers_pattern", "'layers_pattern'"), std::pair("--rank_pattern", "'rank_pattern'"),
           std::pair("--alpha_pattern", "'alpha_pattern'"), std::pair("--lora_modules_to_save", "'modules_to_save'"),
-          std::pair("--ensure_weight_tying", "'ensure_weight_tying'"), std::pair("--lora_alpha", "'lora_alpha'")})
+          std::pair("--ensure_weight_tying", "'ensure_weight_tying'"), std::pair("--lora_alpha", "'lora_alpha'"),
+          std::pair("--trainable_token_indices", "'trainable_token_indices'")})
       for (std::size_t at = reason.find(option); at != std::string::npos; at = reason.find(option))
         reason.replace(at, std::string_view(option).size(), key);
     fail(ErrorClass::kBadModel, "{}: {}", where, reason);
@@ -171,6 +171,25 @@ void read_rank_and_scale(const json& config, const std::string& where, LoraConfi
     out.base_model = config["base_model_name_or_path"].get<std::string>();
 }
 
+/// trainable_token_indices: a list, which is the embedding's, or a list for each module.
+void read_token_rows(const json& config, const std::string& where, LoraConfig& out) {
+  const char* const key = "trainable_token_indices";
+  if (is_unset(config, key)) return;
+  const json lists = config[key].is_array() ? json{{"embed_tokens", config[key]}} : config[key];
+  const auto refuse = [&] {
+    fail(ErrorClass::kBadModel, "{}: '{}' is {}, expected numbers of tokens", where, key, config[key].dump());
+  };
+  if (!lists.is_object()) refuse();
+  for (const auto& [module, tokens] : lists.items()) {
+    auto& rows = out.token_rows[is_named(kEmbedding, module) ? kEmbedding : module];
+    if (!tokens.is_array()) refuse();
+    for (const json& token : tokens) {
+      if (!token.is_number_integer()) refuse();
+      rows.push_back(token.get<std::int64_t>());
+    }
+  }
+}
+
 void read_modules(const json& config, const nlohmann::ordered_json& ordered, const std::string& where,
                   const model::ModelConfig& model, LoraConfig& out) {
   out.selection = {.targets = names_or_pattern(config, "target_modules", where),
@@ -181,9 +200,11 @@ void read_modules(const json& config, const nlohmann::ordered_json& ordered, con
     fail(ErrorClass::kBadModel, "{}: 'target_modules' is {}, expected names or a pattern", where,
          config.value("target_modules", json()).dump());
   out.modules_to_save = texts(config, "modules_to_save", where);
+  read_token_rows(config, where, out);
   name_keys(where, [&] {
     out.modules = resolve_modules(out.selection, model);
     apply_saved_modules(out, model);
+    apply_token_rows(out, model);
     out.rank_pattern = parse_rank_pattern(pattern_text(ordered, "rank_pattern", where));
     out.alpha_pattern = parse_alpha_pattern(pattern_text(ordered, "alpha_pattern", where));
     apply_patterns(out);

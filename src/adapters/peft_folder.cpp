@@ -25,22 +25,22 @@ void check_dropout(double dropout) {
        kHigh);
 }
 
-std::vector<std::int64_t> parse_layers(const std::string& text) {
-  std::vector<std::int64_t> layers;
-  if (trimmed(text).empty()) return layers;
-  for (const std::string& entry : split_list("--layers_to_transform", text)) {
+/// The numbers of a list such as 0,1,2; `what` each of them is a number of.
+std::vector<std::int64_t> parse_numbers(const std::string& option, const char* what, const std::string& text) {
+  std::vector<std::int64_t> numbers;
+  if (trimmed(text).empty()) return numbers;
+  for (const std::string& entry : split_list(option, text)) {
     if (entry.size() > 9 || entry.find_first_not_of("0123456789") != std::string::npos)
-      fail(ErrorClass::kUsage, "--layers_to_transform: '{}' is no number of a layer; expected for example 0,1,2",
-           entry);
-    layers.push_back(std::stoll(entry));
+      fail(ErrorClass::kUsage, "{}: '{}' is no number of {}; expected for example 0,1,2", option, entry, what);
+    numbers.push_back(std::stoll(entry));
   }
-  return layers;
+  return numbers;
 }
 
 ModuleSelection selection_of(const AdapterOptions& options) {
   ModuleSelection selection{.targets = options.lora_target_modules,
                             .excluded = trimmed(options.exclude_modules),
-                            .layers = parse_layers(options.layers_to_transform),
+                            .layers = parse_numbers("--layers_to_transform", "a layer", options.layers_to_transform),
                             .layers_patterns = {}};
   if (!trimmed(options.layers_pattern).empty())
     selection.layers_patterns = split_list("--layers_pattern", options.layers_pattern);
@@ -66,6 +66,10 @@ LoraConfig from_options(const AdapterOptions& options, const model::ModelConfig&
     out.modules_to_save = split_list("--lora_modules_to_save", options.lora_modules_to_save);
   out.ties_saved_modules = options.ensure_weight_tying;
   apply_saved_modules(out, model);
+  if (const auto tokens = parse_numbers("--trainable_token_indices", "a token", options.trainable_token_indices);
+      !tokens.empty())
+    out.token_rows[kEmbedding] = tokens;
+  apply_token_rows(out, model);
   apply_patterns(out);
   if (const std::string key = unused_key(out); !key.empty())
     fail(ErrorClass::kUsage, "{} matches none of the adapter's modules, as {}; leave it out", key,

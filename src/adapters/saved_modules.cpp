@@ -51,6 +51,34 @@ std::set<std::string> resolve_saved_modules(const std::vector<std::string>& entr
   return found;
 }
 
+void apply_token_rows(LoraConfig& lora, const model::ModelConfig& config) {
+  const char* const option = "--trainable_token_indices";
+  for (const auto& [module, tokens] : lora.token_rows) {
+    if (module != kEmbedding && module != "lm_head")
+      fail(ErrorClass::kUsage, "{}: '{}' has no rows of tokens; embed_tokens and lm_head have", option, module);
+    // The trained rows lie in the order of the list.
+    std::vector<std::int64_t> sorted = tokens;
+    std::ranges::sort(sorted);
+    if (const auto twice = std::ranges::adjacent_find(sorted); twice != sorted.end())
+      fail(ErrorClass::kUsage, "{}: token {} stands there twice; name it once", option, *twice);
+    for (const std::int64_t token : tokens)
+      if (token < 0 || token >= config.stored_vocab_size)
+        fail(ErrorClass::kUsage, "{}: there is no token {}; the model has tokens 0 to {}", option, token,
+             config.stored_vocab_size - 1);
+    if (tokens.empty()) fail(ErrorClass::kUsage, "{}: no token of {} is named; leave it out", option, module);
+    if (lora.saved_modules.contains(module) || lora.modules.contains(module))
+      fail(ErrorClass::kUsage, "{}: {} has an adapter or is trained whole already; leave one out", option, module);
+  }
+  if (!config.tied_embeddings || lora.token_rows.empty()) return;
+  if (lora.token_rows.contains("lm_head") || lora.saved_modules.contains("lm_head") || lora.modules.contains("lm_head"))
+    fail(ErrorClass::kUsage,
+         "{}: this model's head is the embedding, so their rows are trained as one; leave lm_head out here and in the "
+         "other options",
+         option);
+  lora.token_rows["lm_head"] = lora.token_rows.at(kEmbedding);
+  lora.ties_token_rows = true;
+}
+
 void apply_saved_modules(LoraConfig& lora, const model::ModelConfig& config) {
   lora.saved_modules = resolve_saved_modules(lora.modules_to_save, config);
   std::set<std::string>& saved = lora.saved_modules;

@@ -82,6 +82,16 @@ ordered_json start_json(const adapters::LoraConfig& lora) {
   return lora.start != "false";
 }
 
+/// A list for the embedding alone, or lists by module. A tied head has no rows of its own.
+ordered_json token_rows_json(const adapters::LoraConfig& lora) {
+  if (lora.token_rows.empty()) return nullptr;
+  if (lora.ties_token_rows || (lora.token_rows.size() == 1 && lora.token_rows.contains(adapters::kEmbedding)))
+    return lora.token_rows.at(adapters::kEmbedding);
+  ordered_json lists = ordered_json::object();
+  for (const auto& [module, tokens] : lora.token_rows) lists[module.substr(module.rfind('.') + 1)] = tokens;
+  return lists;
+}
+
 /// Every key that PEFT 0.21 writes for a LoRA adapter, in its order (sorted by name).
 ordered_json adapter_config(const adapters::LoraConfig& lora, const std::string& base_model,
                             const std::vector<std::string>& all_linears) {
@@ -117,7 +127,7 @@ ordered_json adapter_config(const adapters::LoraConfig& lora, const std::string&
   config["target_modules"] = target_modules_json(lora, all_linears);
   config["target_parameters"] = nullptr;
   config["task_type"] = "CAUSAL_LM";
-  config["trainable_token_indices"] = nullptr;
+  config["trainable_token_indices"] = token_rows_json(lora);
   config["use_dora"] = lora.dora;
   config["use_qalora"] = false;
   config["use_rslora"] = lora.rank_stabilised;

@@ -98,6 +98,8 @@ void ShardedModel::borrow_weight() {
                   borrower_->stage);
   at::Tensor& weight = stages_[borrower_->stage].weights[borrower_->slot];
   if (!weight.defined()) weight = lent(owner.weights);  // else an adapter has a head of its own
+  if (shared_rows_)
+    stages_[borrower_->stage].weights[shared_rows_->slot] = stages_[0].weights[shared_rows_->owner_slot];
 }
 
 void ShardedModel::unshard(std::size_t index) {

@@ -45,6 +45,8 @@ void ShardedModel::zero_gradients(std::size_t index) {
   if (unit_of_[0] != index) zero_gradients(unit_of_[0]);
   at::Tensor& gradient = stages_[borrower_->stage].gradients[borrower_->slot];
   if (!gradient.defined()) gradient = lent(units_[unit_of_[0]]->gradients);
+  if (shared_rows_)
+    stages_[borrower_->stage].gradients[shared_rows_->slot] = stages_[0].gradients[shared_rows_->owner_slot];
 }
 
 void ShardedModel::reduce(std::size_t index, int use) {

@@ -20,6 +20,14 @@ std::int64_t frozen_bytes(const model::UnitSpec& unit, at::ScalarType type, std:
   return layout_of(unit, {}, ranks, type).full_elements() * width_of(buffer_type(unit, {}, type));
 }
 
+/// The slot of the embedding's own rows of tokens that the head borrows; 0: the head borrows something else.
+std::size_t owner_of_rows(const model::UnitSpec& embedding, const model::Parameter& borrowed) {
+  for (std::size_t slot = 1; slot < embedding.parameters.size(); ++slot)
+    if (!embedding.parameters[slot].base_rows.empty() && embedding.parameters[slot].name == borrowed.base_name)
+      return slot;
+  return 0;
+}
+
 std::vector<std::vector<std::size_t>> units_of(const ShardSettings& settings, std::size_t stages) {
   if (!settings.units.empty()) return settings.units;
   std::vector<std::vector<std::size_t>> units;
@@ -61,8 +69,11 @@ ShardedModel::ShardedModel(std::vector<model::UnitSpec> stages, const ShardSetti
     stages_[stage].weights.resize(stages[stage].parameters.size());
     stages_[stage].gradients.resize(stages[stage].parameters.size());
     for (std::size_t slot = 0; slot < stages[stage].parameters.size(); ++slot)
-      if (const model::Parameter& one = stages[stage].parameters[slot]; one.borrowed && one.adapter.empty())
-        borrower_ = Place{stage, slot};
+      if (const model::Parameter& one = stages[stage].parameters[slot]; one.borrowed) {
+        if (one.adapter.empty()) borrower_ = Place{stage, slot};
+        else if (const std::size_t owner = owner_of_rows(stages.front(), one); owner > 0)
+          shared_rows_ = SharedRows{slot, owner};
+      }
   }
   if (shared_base_ && !settings_.device.is_meta())
     shared_base_entry_.emplace(Purpose::kHostShared, static_cast<std::int64_t>(shared_base_->bytes().size()));

@@ -65,6 +65,16 @@ at::Tensor mean_row(const io::SafetensorsFolder& folder, const std::string& name
 void read_base_elements(const io::SafetensorsFolder& folder, const Parameter& parameter, std::int64_t first,
                         const at::Tensor& out) {
   const std::int64_t columns = parameter.shape.back(), end = first + out.numel();
+  if (!parameter.base_rows.empty()) {
+    at::Tensor flat = out.view({-1});
+    for (std::int64_t at = first; at < end;) {
+      const std::int64_t column = at % columns, count = std::min(columns - column, end - at);
+      const std::int64_t row = parameter.base_rows[static_cast<std::size_t>(at / columns)];
+      read_elements(folder, parameter.name_in_base(), row * columns + column, flat.narrow(0, at - first, count));
+      at += count;
+    }
+    return;
+  }
   const std::int64_t stored = parameter.rows_in_base > 0 ? parameter.rows_in_base * columns : end;
   at::Tensor flat = out.view({-1});
   if (first < stored)
@@ -100,6 +110,7 @@ void check_weights(const io::SafetensorsFolder& folder, const std::vector<UnitSp
         check_packed(parameter, known);
         continue;
       }
+      if (!parameter.base_rows.empty()) continue;  // of a table that is checked itself
       const std::string& name = parameter.name_in_base();
       known.insert(name);
       std::vector<std::int64_t> shape = parameter.file_shape();

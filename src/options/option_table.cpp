@@ -243,6 +243,9 @@ Rows adapter_rows() {
                            in_adapter(&AdapterOptions::lora_modules_to_save),
                            "Modules that are trained whole and saved with the adapter: a comma-separated list such "
                            "as embed_tokens,lm_head."})),
+      only_with(lora, {"trainable_token_indices", group, "", Text{"IDS"},
+                       in_adapter(&AdapterOptions::trainable_token_indices),
+                       "Tokens whose rows of the embedding (and of a tied head) are trained, as in 17,128009."}),
       only_with(lora,
                 {"ensure_weight_tying", group, "", Flag{}, in_adapter(&AdapterOptions::ensure_weight_tying),
                  "Of a model with tied embeddings: trained copies of the table and the head stay one. False: they "

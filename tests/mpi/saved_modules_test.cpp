@@ -86,6 +86,7 @@ INSTANTIATE_TEST_SUITE_P(Reference, SavedModules,
                                            Reference{"tiny-llama3", "saved_embed", 8},
                                            Reference{"tiny-llama3", "saved_tied", 8},
                                            Reference{"tiny", "saved_norm_down", 8}, Reference{"tiny", "embed_lora", 8},
+                                           Reference{"tiny", "tokens", 8}, Reference{"tiny-llama3", "tokens_tied", 8},
                                            Reference{"tiny-llama3", "embed_head_lora", 8}),
                          [](const auto& test) {
                            std::string name = std::string(test.param.model) + "_" + test.param.name;

@@ -48,6 +48,10 @@ struct LoraConfig {
   /// The model's own weights stay beside the saved modules' copies: for when the adapter takes no part. Else the copies are the
   /// only ones.
   bool keeps_originals = false;
+  /// trainable_token_indices: tokens whose rows are trained, by module (embedding, head). Of a tied model both have the same
+  /// rows, which are one.
+  std::map<std::string, std::vector<std::int64_t>> token_rows{};
+  bool ties_token_rows = false;
   bool ties_saved_modules = false;  ///< ensure_weight_tying: trained copies of a tied table and head stay one
   std::string bias = "none";  ///< none | all | lora_only: which biases are trained; the models here have none
   std::string start = "true";  ///< init_lora_weights: how a new adapter begins
@@ -91,6 +95,9 @@ std::set<std::string> resolve_modules(const ModuleSelection& selection, const mo
 /// ends with it ("norm": all norms), or for all linears in it ("mlp"). Unlike PEFT an entry that fits none is refused:
 /// Error(kUsage).
 std::set<std::string> resolve_saved_modules(const std::vector<std::string>& entries, const model::ModelConfig& config);
+
+/// Checks token_rows against the model, and gives a tied head those of the embedding. Error(kUsage).
+void apply_token_rows(LoraConfig& lora, const model::ModelConfig& config);
 
 /// Fills saved_modules from modules_to_save and takes them out of `modules`: a module that is trained whole gets no adapter. Tied
 /// copies are both named or neither. Error(kUsage) for what cannot be together.

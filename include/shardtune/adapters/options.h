@@ -21,6 +21,7 @@ struct AdapterOptions {
   std::string rank_pattern, alpha_pattern;
   std::string lora_modules_to_save;  ///< comma-separated: modules that are trained whole, "": none
   bool ensure_weight_tying = false;
+  std::string trainable_token_indices;  ///< comma-separated tokens whose rows of the embedding are trained, "": none
   bool use_rslora = false;
   bool use_dora = false;
   std::string lora_bias = "none";  ///< none | all | lora_only

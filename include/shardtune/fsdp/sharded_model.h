@@ -155,6 +155,11 @@ class ShardedModel {
     std::size_t stage = 0, slot = 0;
   };
   std::optional<Place> borrower_;  ///< what is borrowed from stage 0's first slot
+  /// Rows of tokens that table and head have in common: the head's slot, and the embedding's that owns them.
+  struct SharedRows {
+    std::size_t slot = 0, owner_slot = 0;
+  };
+  std::optional<SharedRows> shared_rows_;  ///< of the stage of borrower_
   std::size_t head_ = 0;  ///< the stage
   std::array<Pool, 3> pools_;  ///< units with layers; tables and whole heads, and their pieces; norm beside a table
   std::array<at::Tensor, 3> gradient_buffers_;  ///< fp32 full gradients of one unit per pool

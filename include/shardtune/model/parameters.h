@@ -33,6 +33,7 @@ struct Parameter {
   std::string base_name{};  ///< the tensor in the model's files with its first values; "": `name`
   /// Rows that tensor has when it is shorter than this one (a grown vocabulary): the others start as the mean row. 0: all.
   std::int64_t rows_in_base = 0;
+  std::vector<std::int64_t> base_rows{};  ///< rows of that tensor that this one starts as, when not all
   /// The head's weight of a tied model: the slot exists here, the tensor, its shard and its state belong to the embedding unit.
   bool borrowed = false;
   /// Bytes of a frozen parameter that is stored quantised: its full tensor is then these bytes in one dimension. 0: the
