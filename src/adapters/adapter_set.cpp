@@ -28,6 +28,14 @@ void check_fit_together(const LoraConfig& one, const LoraConfig& other) {
            one.name, module, other.name);
 }
 
+void check_rows_are_alone(const LoraConfig& config) {
+  if (config.token_rows.empty()) return;
+  fail(ErrorClass::kUsage,
+       "adapter '{}' trains rows of single tokens (trainable_token_indices); such an adapter must be the only one of a "
+       "run",
+       config.name);
+}
+
 void check_tables_are_whole(const LoraConfig& config, const model::LlamaModel& model) {
   const std::size_t pieces = std::max(model.head_stages().size(), model.table_stages().size());
   if (pieces > 1 && needs_whole_tables(config))
@@ -69,7 +77,9 @@ void AdapterSet::add(const LoraConfig& config) {
     fail(ErrorClass::kUsage, "there is an adapter '{}' already; give another name, or delete it first", config.name);
   if (!config.saved_modules.empty() && !config.keeps_originals)
     fail(ErrorClass::kInternal, "adapter '{}' would train modules in place of the model's", config.name);
+  check_rows_are_alone(config);
   for (const auto& [name, other] : configs_) {
+    check_rows_are_alone(other);
     check_fit_together(config, other);
     check_fit_together(other, config);
   }

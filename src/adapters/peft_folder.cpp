@@ -47,6 +47,12 @@ ModuleSelection selection_of(const AdapterOptions& options) {
   return selection;
 }
 
+std::map<std::string, std::vector<std::int64_t>> token_rows_of(const AdapterOptions& options) {
+  auto tokens = parse_numbers("--trainable_token_indices", "a token", options.trainable_token_indices);
+  if (tokens.empty()) return {};
+  return {{kEmbedding, std::move(tokens)}};
+}
+
 LoraConfig from_options(const AdapterOptions& options, const model::ModelConfig& model) {
   LoraConfig out;
   out.rank = options.lora_r;
@@ -66,9 +72,7 @@ LoraConfig from_options(const AdapterOptions& options, const model::ModelConfig&
     out.modules_to_save = split_list("--lora_modules_to_save", options.lora_modules_to_save);
   out.ties_saved_modules = options.ensure_weight_tying;
   apply_saved_modules(out, model);
-  if (const auto tokens = parse_numbers("--trainable_token_indices", "a token", options.trainable_token_indices);
-      !tokens.empty())
-    out.token_rows[kEmbedding] = tokens;
+  out.token_rows = token_rows_of(options);
   apply_token_rows(out, model);
   apply_patterns(out);
   if (const std::string key = unused_key(out); !key.empty())
@@ -116,6 +120,13 @@ void refuse_contradictions(const AdapterOptions& options, const LoraConfig& fold
   }
   check("ensure_weight_tying", options.ensure_weight_tying == folder.ties_saved_modules,
         on_off(options.ensure_weight_tying), on_off(folder.ties_saved_modules));
+  if (explicitly_set.contains("trainable_token_indices")) {
+    LoraConfig wish;
+    wish.token_rows = token_rows_of(options);
+    apply_token_rows(wish, model);
+    check("trainable_token_indices", wish.token_rows == folder.token_rows, options.trainable_token_indices,
+          folder.token_rows.empty() ? "none" : "other tokens or another order");
+  }
   check_modules("lora_target_modules", options.lora_target_modules);
   check_modules("exclude_modules", options.exclude_modules);
   check_modules("layers_to_transform", options.layers_to_transform);

@@ -5,14 +5,12 @@
 #include <vector>
 
 #include "linear_adapter.h"
+#include "shardtune/adapters/embedding.h"
 #include "shardtune/model/embedding_adapter.h"
 
 /// Single rows of the embedding, and of the head, that are trained in place of the base's (PEFT's trainable_token_indices). They
 /// start as the base's rows.
 namespace shardtune::adapters {
-
-/// The name of the trained rows [tokens, width] of a module.
-std::string token_rows_name(const std::string& module);
 
 /// The embedding's. `adapter` names the adapter they belong to.
 std::unique_ptr<model::EmbeddingAdapter> make_token_rows(model::UnitSpec& unit, const model::ModelConfig& config,

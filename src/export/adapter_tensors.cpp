@@ -15,6 +15,10 @@ ModuleTensors module_tensors(const std::string& module) {
           .base = name + ".base_layer.weight"};
 }
 
+std::string token_rows_tensor(const adapters::LoraConfig& lora, const std::string& module) {
+  return adapters::peft_name(adapters::token_rows_name(lora.ties_token_rows ? kTableModule : module));
+}
+
 void check_adapter_tensors(const AdapterSource& adapter, const model::ModelConfig& config) {
   adapters::LoraConfig lora = adapter.lora;
   if (lora.dora && lora.modules.contains(kTableModule))

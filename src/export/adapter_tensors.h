@@ -16,6 +16,9 @@ struct ModuleTensors {
 };
 ModuleTensors module_tensors(const std::string& module);
 
+/// Where an adapter has the trained rows of `module`'s tokens: a tied head's are the embedding's.
+std::string token_rows_tensor(const adapters::LoraConfig& lora, const std::string& module);
+
 /// Checks names, shapes and types of the folder's tensors against its adapter_config.json and the model. Error(kBadModel) with
 /// the number and the first names of those that fit nothing, are missing or have another shape.
 void check_adapter_tensors(const AdapterSource& adapter, const model::ModelConfig& config);

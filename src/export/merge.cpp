@@ -138,8 +138,9 @@ MergeReport merge(const MergeRequest& request, comm::Communicator& communicator)
                      .bytes = plan.bytes(),
                      .untied = plan.untied,
                      .notices = sources.notices};
-  report.changed = std::ranges::count_if(
-      plan.tensors, [](const ResultTensor& tensor) { return tensor.saved != nullptr || !tensor.parts.empty(); });
+  report.changed = std::ranges::count_if(plan.tensors, [](const ResultTensor& tensor) {
+    return tensor.saved != nullptr || !tensor.parts.empty() || !tensor.token_rows.empty();
+  });
   return report;
 }
 

@@ -29,6 +29,8 @@ void add_sources(const MergeSources& sources, ResultTensor& tensor) {
       tensor.saved = adapter.get();
       tensor.saved_name = adapters::peft_name(tensor.name);
     }
+    if (const auto found = adapter->lora.token_rows.find(module); found != adapter->lora.token_rows.end())
+      tensor.token_rows.push_back({adapter.get(), token_rows_tensor(adapter->lora, module), found->second});
     if (has_low_rank(*adapter, module))
       tensor.parts.push_back({.adapter = adapter.get(),
                               .module = module,

@@ -16,6 +16,13 @@ struct LowRankPart {
   double scaling = 1;
 };
 
+/// Rows of an adapter that take the place of the base's.
+struct TokenRows {
+  const AdapterSource* adapter = nullptr;
+  std::string name;  ///< in its files, [tokens, columns]
+  std::vector<std::int64_t> tokens;
+};
+
 /// One tensor of the result and what it is made of.
 struct ResultTensor {
   std::string name;
@@ -24,6 +31,7 @@ struct ResultTensor {
   const AdapterSource* saved = nullptr;  ///< or from the copy of this adapter
   std::string saved_name;
   std::vector<LowRankPart> parts;
+  std::vector<TokenRows> token_rows;
   bool table = false;  ///< the embedding's, whose low-rank product is made transposed
 
   std::int64_t rows() const { return base.shape[0]; }

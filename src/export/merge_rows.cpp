@@ -149,6 +149,21 @@ at::Tensor MergedRows::base_rows(const ResultTensor& tensor, const RowBlock& blo
   return rows;
 }
 
+namespace {
+
+/// Brings in those trained rows of tokens that lie in the block, rounded once.
+void put_token_rows(const ResultTensor& tensor, const RowBlock& block, at::Tensor& rows) {
+  for (const TokenRows& trained : tensor.token_rows)
+    for (std::size_t k = 0; k < trained.tokens.size(); ++k) {
+      const std::int64_t row = trained.tokens[k] - block.first;
+      if (row < 0 || row >= block.count) continue;
+      const auto number = static_cast<std::int64_t>(k);
+      rows[row].copy_(read_rows(trained.adapter->weights, trained.name, tensor.columns(), number, 1)[0]);
+    }
+}
+
+}  // namespace
+
 at::Tensor MergedRows::make(const RowBlock& block) {
   begin(block);
   const ResultTensor& tensor = plan_.tensors[block.tensor];
@@ -166,6 +181,7 @@ at::Tensor MergedRows::make(const RowBlock& block) {
     }
   }
   rows = rows.to(plan_.type).contiguous();
+  put_token_rows(tensor, block, rows);
   const bool by_weights = !tensor.parts.empty() && tensor.parts.front().adapter->weight;
   if (!ops::all_finite(rows))
     fail(ErrorClass::kBadModel, "'{}' would hold a value that is not finite in {}; check the adapter{}{}", tensor.name,

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "adapter_tensors.h"
@@ -80,6 +81,27 @@ void open_adapters(const MergeRequest& request, MergeSources& sources) {
   }
 }
 
+/// Trained rows take the place of the base's: two adapters may have them of different tokens only.
+void check_token_rows(const MergeSources& sources) {
+  std::map<std::string, std::set<std::int64_t>> seen;
+  for (const auto& adapter : sources.adapters)
+    for (const auto& [module, tokens] : adapter->lora.token_rows) {
+      if (adapter->weight && *adapter->weight != 1)
+        fail(ErrorClass::kBadModel,
+             "{}: holds rows of '{}' (trainable_token_indices), which cannot be weighted; leave --adapter_weights out",
+             adapter->folder.string(), module);
+      for (const std::int64_t token : tokens)
+        if (!seen[module].insert(token).second)
+          fail(ErrorClass::kBadModel,
+               "{}: holds the row of token {} of '{}' (trainable_token_indices), and another adapter does so, too",
+               adapter->folder.string(), token, module);
+      for (const auto& other : sources.adapters)
+        if (touches(*other, module))
+          fail(ErrorClass::kBadModel, "{}: holds rows of '{}' (trainable_token_indices), which '{}' changes",
+               adapter->folder.string(), module, other->folder.string());
+    }
+}
+
 /// What has no meaning as a sum is refused: scaled rows, and two copies of one module.
 void check_sum(const MergeSources& sources) {
   std::set<std::string> saved;
@@ -99,6 +121,7 @@ void check_sum(const MergeSources& sources) {
              adapter->folder.string(), module);
     }
   }
+  check_token_rows(sources);
   for (const auto& adapter : sources.adapters)
     for (const std::string& module : adapter->lora.modules)
       if (saved.contains(module) && !adapter->lora.saved_modules.contains(module))

@@ -86,7 +86,8 @@ INSTANTIATE_TEST_SUITE_P(Reference, SavedModules,
                                            Reference{"tiny-llama3", "saved_embed", 8},
                                            Reference{"tiny-llama3", "saved_tied", 8},
                                            Reference{"tiny", "saved_norm_down", 8}, Reference{"tiny", "embed_lora", 8},
-                                           Reference{"tiny", "tokens", 8}, Reference{"tiny-llama3", "tokens_tied", 8},
+                                           Reference{"tiny", "tokens", 20}, Reference{"tiny", "tokens_both", 20},
+                                           Reference{"tiny-llama3", "tokens_tied", 20},
                                            Reference{"tiny-llama3", "embed_head_lora", 8}),
                          [](const auto& test) {
                            std::string name = std::string(test.param.model) + "_" + test.param.name;
@@ -225,6 +226,32 @@ TEST(CaseA24, ResumedWithOtherOrdersAndOtherParameters) {
          {options_of("q_proj,v_proj,k_proj", "lm_head", true), "k_proj.lora_A.weight"}});
 }
 
+/// The tokens' rows alone are trained, and lie in the folder in the order of the list.
+TEST(TokenRows, FolderHasPeftsNamesAndComesBack) {
+  for (const char* model : {"tiny", "tiny-llama3"}) {
+    SharedScratch scratch;
+    on_rank_0([&] { write_training_rows(scratch / "rows.jsonl", model); });
+    options::RunOptions options = new_adapter(scratch, model);
+    options.adapter.lora_target_modules = "v_proj";
+    options.adapter.trainable_token_indices = "260, 2, 90";
+    const auto tensors = trained_folder(options, scratch);
+    EXPECT_EQ(tensors.size(), 4u * 2 + 1) << model;
+    const at::Tensor& rows = tensors.at("base_model.model.model.embed_tokens.token_adapter.trainable_tokens_delta");
+    ASSERT_EQ(rows.sizes().vec(), (std::vector<std::int64_t>{3, 64}));
+    const auto json = read_json(scratch / "adapter/adapter_config.json");
+    EXPECT_EQ(json["trainable_token_indices"], nlohmann::json::array({260, 2, 90}));
+    const at::Tensor table =
+        read_tensors(data_folder() / "models" / model / "model.safetensors").at("model.embed_tokens.weight");
+    std::int64_t k = 0;
+    for (const std::int64_t token : {260, 2, 90}) {
+      // Two steps of AdamW at 1e-2 move no value by more than about 2e-2.
+      const double moved = (rows[k++] - table[token]).abs().max().item<double>();
+      EXPECT_GT(moved, 0) << model << ", token " << token;
+      EXPECT_LT(moved, 0.03) << model << ", token " << token;
+    }
+  }
+}
+
 TEST(GrownVocabulary, NewRowsStartAsTheMeanAndAreSaved) {
   SharedScratch scratch;
   on_rank_0([&] { write_training_rows(scratch / "rows.jsonl"); });
@@ -257,6 +284,27 @@ std::string refusal(const options::RunOptions& options) {
     return error.what();
   }
   return "no error";
+}
+
+TEST(TokenRows, WhatCannotBeIsRefused) {
+  using ::testing::HasSubstr;
+  SharedScratch scratch;
+  on_rank_0([&] { write_training_rows(scratch / "rows.jsonl"); });
+  options::RunOptions options = new_adapter(scratch, "tiny");
+  const auto says = [&](const char* tokens, const char* text) {
+    options.adapter.trainable_token_indices = tokens;
+    EXPECT_THAT(refusal(options), HasSubstr(text)) << tokens;
+  };
+  says("7", "model.embed_tokens has an adapter or is trained whole already");
+  options.adapter.lora_target_modules = "v_proj";
+  says("3,512", "--trainable_token_indices: there is no token 512; the model has tokens 0 to 511");
+  says("3,7,3", "--trainable_token_indices: token 3 stands there twice");
+  says("3,-1", "--trainable_token_indices: '-1' is no number of a token");
+  says("3,x", "'x' is no number of a token");
+  says("3,99999999999999999999", "is no number of a token");
+  options.model.model_name_or_path = (data_folder() / "models/tiny-llama3").string();
+  options.adapter.lora_target_modules = "v_proj,lm_head";
+  says("3", "this model's head is the embedding");
 }
 
 TEST(GrownVocabulary, WhatCannotBeIsRefused) {

@@ -1,4 +1,6 @@
 #pragma once
+#include <string>
+
 #include "shardtune/adapters/lora.h"
 #include "shardtune/model/embedding_adapter.h"
 
@@ -10,5 +12,8 @@ namespace shardtune::adapters {
 /// token_rows of the embedding: single rows that are trained themselves, and no host.
 model::EmbeddingAdapterFactory embedding_adapter_factory(const LoraConfig& config,
                                                          const std::shared_ptr<AdapterHosts>& hosts = nullptr);
+
+/// The name of the rows [tokens, width] of a module that token_rows trains, in the order of its list.
+std::string token_rows_name(const std::string& module);
 
 }  // namespace shardtune::adapters

@@ -17,7 +17,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-STEPS, RATE, DECAY = 8, 5e-3, 1e-4
+STEPS, LONG, RATE, DECAY = 8, 20, 5e-3, 1e-4
 RUNS = {
     "embed_lora": ("tiny", {"r": 4, "lora_alpha": 8, "target_modules": ["embed_tokens", "q_proj"]}),
     "embed_head_lora": ("tiny-llama3", {"r": 4, "lora_alpha": 8, "target_modules": ["embed_tokens", "lm_head"]}),
@@ -28,9 +28,11 @@ RUNS = {
     "saved_norm_down": ("tiny", {"r": 2, "lora_alpha": 4, "target_modules": ["v_proj", "down_proj"],
                                  "modules_to_save": ["norm", "layers.1.mlp.down_proj"]}),
     "tokens": ("tiny", {"r": 2, "lora_alpha": 4, "target_modules": ["v_proj"],
-                        "trainable_token_indices": [1, 2, 90, 260]}),
+                        "trainable_token_indices": [90, 1, 260, 2]}),
+    "tokens_both": ("tiny", {"r": 2, "lora_alpha": 4, "target_modules": ["v_proj"],
+                             "trainable_token_indices": {"embed_tokens": [90, 1, 260, 2], "lm_head": [2, 50, 17]}}),
     "tokens_tied": ("tiny-llama3", {"r": 2, "lora_alpha": 4, "target_modules": ["v_proj"],
-                                    "trainable_token_indices": [1, 2, 90, 260]}),
+                                    "trainable_token_indices": [260, 2, 90, 1]}),
 }
 
 
@@ -49,13 +51,13 @@ def micro_loss(model, ids, labels, targets):
                                              ignore_index=-100, reduction="sum") / targets
 
 
-def train(model, batches):
+def train(model, batches, count):
     trained = [p for p in model.parameters() if p.requires_grad]
     norms = {id(p) for n, p in model.named_parameters() if "norm" in n}
     optimizer = torch.optim.AdamW([{"params": [p for p in trained if id(p) not in norms], "weight_decay": DECAY},
                                    {"params": [p for p in trained if id(p) in norms], "weight_decay": 0.0}], lr=RATE)
     steps = []
-    for step in range(STEPS):
+    for step in range(count):
         micro = [(batches["train.input_ids"][i], batches["train.labels"][i]) for i in (2 * step, 2 * step + 1)]
         targets = sum(int((labels[:, 1:] != -100).sum()) for _, labels in micro)
         optimizer.zero_grad()
@@ -63,7 +65,7 @@ def train(model, batches):
         for loss in losses:
             loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(trained, 1.0)
-        rate = RATE * 0.5 * (1 + math.cos(math.pi * step / STEPS))
+        rate = RATE * 0.5 * (1 + math.cos(math.pi * step / count))
         for group in optimizer.param_groups:
             group["lr"] = rate
         optimizer.step()
@@ -86,9 +88,10 @@ def make(data, name):
     config["base_model_name_or_path"] = f"../../../../models/{model_name}"
     (out / "start" / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     model.train()
-    steps = train(model, load_file(data / "numerics" / model_name / "batches.safetensors"))
+    count = LONG if name.startswith("tokens") else STEPS
+    steps = train(model, load_file(data / "numerics" / model_name / "batches.safetensors"), count)
     run = {"settings": {"lr": RATE, "schedule": "cosine", "warmup_steps": 0, "weight_decay": DECAY, "max_grad_norm": 1.0,
-                        "steps": STEPS}, "steps": steps}
+                        "steps": count}, "steps": steps}
     (out / "run.json").write_text(json.dumps(run, indent=1) + "\n")
     print(name, [round(step["loss"], 5) for step in steps])
 

@@ -34,6 +34,8 @@ def keep(name, before, merged, adapter=None, copy_base=True):
     folder.mkdir(parents=True)
     old, new = before, merged.state_dict()
     changed = {k: v.contiguous().clone() for k, v in new.items() if k not in old or not torch.equal(v, old[k])}
+    if merged.config.tie_word_embeddings:
+        changed.pop("lm_head.weight", None)  # the table
     save_file(changed, folder / "merged.safetensors", metadata={"format": "pt"})
     if adapter is not None:
         with tempfile.TemporaryDirectory() as scratch:
@@ -69,7 +71,9 @@ def new_adapter(name, model, seed, **settings):
 
 
 def base_like(name):
-    return base("base-tied" if name.startswith("tied") else "base-gqa", untie=name.startswith("tied"))
+    tied = name.startswith("tied")
+    # Rows of tokens are those of both sides in PEFT as well.
+    return base("base-tied" if tied else "base-gqa", untie=tied and name != "tied-tokens")
 
 
 def main():
@@ -95,6 +99,9 @@ def main():
             "gqa-embedding": dict(target_modules=["embed_tokens", "lm_head", "v_proj"]),
             "tied-embedding": dict(target_modules=["embed_tokens", "v_proj"]),
             "tied-saved": dict(target_modules=["q_proj"], modules_to_save=["lm_head"]),
+            "gqa-tokens": dict(target_modules=["v_proj"],
+                               trainable_token_indices={"embed_tokens": [70, 3, 11], "lm_head": [5, 70]}),
+            "tied-tokens": dict(target_modules=["q_proj"], trainable_token_indices=[70, 3, 11]),
     }.items():
         before, adapter, saved = new_adapter(name, base_like(name), 7, **settings)
         keep(name, before, saved.merge_and_unload(), adapter)

@@ -201,7 +201,9 @@ TEST_P(MergeModules, AsPeft) {
 INSTANTIATE_TEST_SUITE_P(Runs, MergeModules,
                          ::testing::Values(ModuleCase{"gqa-embedding", "base-gqa", false},
                                            ModuleCase{"tied-embedding", "base-tied", true},
-                                           ModuleCase{"tied-saved", "base-tied", true}),
+                                           ModuleCase{"tied-saved", "base-tied", true},
+                                           ModuleCase{"gqa-tokens", "base-gqa", false},
+                                           ModuleCase{"tied-tokens", "base-tied", false}),
                          [](const auto& one) {
                            std::string name = one.param.name;
                            std::erase(name, '-');
