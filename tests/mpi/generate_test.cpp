@@ -90,6 +90,43 @@ TEST(GenerateLora, GreedyTokensOfPeft) {
   }
 }
 
+struct AdapterCase {
+  const char* name;
+  std::string model, adapter;
+  std::string others = "";
+};
+
+/// Folders of the case files.
+std::string of_cases(const char* name) { return (case_folder() / name).string(); }
+
+/// Rows of tokens, and several adapters that are active at once, in PEFT (make/generate_adapters.py).
+TEST(GenerateAdapters, GreedyTokensOfPeft) {
+  const auto file = reference("adapters");
+  const auto trained = [](const char* run) { return (data_folder() / "numerics" / run / "adapter").string(); };
+  const std::string tiny = (data_folder() / "models/tiny").string(), base = of_cases("base-gqa"),
+                    rslora = "scaled=" + of_cases("lora-rslora");
+  for (const AdapterCase& one :
+       {AdapterCase{"tokens", tiny, trained("tiny/tokens")},
+        AdapterCase{"tokens_both", tiny, trained("tiny/tokens_both")},
+        AdapterCase{"tokens_tied", (data_folder() / "models/tiny-llama3").string(), trained("tiny-llama3/tokens_tied")},
+        AdapterCase{"plain", base, of_cases("lora-plain")}, AdapterCase{"two", base, of_cases("lora-plain"), rslora},
+        AdapterCase{"three", base, of_cases("lora-plain"), rslora + ",turned=" + of_cases("lora-dora")}}) {
+    SCOPED_TRACE(one.name);
+    options::RunOptions options = generation_options("tiny", true);
+    options.model.model_name_or_path = one.model;
+    options.adapter.adapter_name_or_path = one.adapter;
+    options.adapter.other_adapters = one.others;
+    options.generate.max_new_tokens = 16;
+    std::vector<Request> requests = requests_of(file);
+    for (Request& request : requests) request.ends.clear();
+    const auto found = continue_all(options, requests);
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      const auto wanted = file[one.name][i]["tokens"].get<std::vector<std::int32_t>>();
+      EXPECT_TRUE(std::equal(wanted.begin(), wanted.end(), found[i].ids.begin())) << "prompt " << i;
+    }
+  }
+}
+
 /// The reference's tokens as far as they are not decided by a gap that a bf16 rounding of a logit can close.
 TEST(GenerateBf16, StaysNearTheReference) {
   const auto file = reference("tiny-odd");

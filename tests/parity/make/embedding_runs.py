@@ -3,7 +3,7 @@
 
 Usage: embedding_runs.py [--data tests/parity/data] [--only NAME ...]
 For each run: data/numerics/MODEL/NAME/{run.json, start/}: the folder that save_pretrained writes before the first step, and loss,
-gradient norm and rate of each step. 2 rows and 2 micro-batches a step, as the other runs; AdamW, cosine schedule, clip 1.
+gradient norm and rate of each step; of the runs `tokens*` also adapter/, the trained folder. 2 rows and 2 micro-batches a step, as the other runs; AdamW, cosine schedule, clip 1.
 """
 import argparse
 import json
@@ -73,6 +73,14 @@ def train(model, batches, count):
     return steps
 
 
+def save(model, folder, model_name):
+    model.save_pretrained(folder)
+    (folder / "README.md").unlink()
+    config = json.loads((folder / "adapter_config.json").read_text())
+    config["base_model_name_or_path"] = f"../../../../models/{model_name}"
+    (folder / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
 def make(data, name):
     model_name, settings = RUNS[name]
     out = data / "numerics" / model_name / name
@@ -82,16 +90,14 @@ def make(data, name):
         warnings.simplefilter("ignore")
         model = get_peft_model(base, LoraConfig(task_type="CAUSAL_LM", **settings))
         start_values(model)
-        model.save_pretrained(out / "start")
-    (out / "start" / "README.md").unlink()
-    config = json.loads((out / "start" / "adapter_config.json").read_text())
-    config["base_model_name_or_path"] = f"../../../../models/{model_name}"
-    (out / "start" / "adapter_config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+        save(model, out / "start", model_name)
     model.train()
     count = LONG if name.startswith("tokens") else STEPS
     steps = train(model, load_file(data / "numerics" / model_name / "batches.safetensors"), count)
     run = {"settings": {"lr": RATE, "schedule": "cosine", "warmup_steps": 0, "weight_decay": DECAY, "max_grad_norm": 1.0,
                         "steps": count}, "steps": steps}
+    if name.startswith("tokens"):
+        save(model, out / "adapter", model_name)
     (out / "run.json").write_text(json.dumps(run, indent=1) + "\n")
     print(name, [round(step["loss"], 5) for step in steps])
 
