@@ -30,8 +30,9 @@ const std::set<std::string_view> kTrainingOptions = {
     "memory_budget_gib",      "dataset_train_split", "shuffle",
     "fsdp_backward_prefetch", "reduce_dtype",        "lora_dropout"};
 /// Those of its groups that others have, too.
-const std::set<std::string_view> kOfEvaluation = {"per_device_eval_batch_size", "output_dir"};
-const std::set<std::string_view> kOfGeneration = {"per_device_eval_batch_size", "chat_template_format", "seed"};
+const std::set<std::string_view> kOfEvaluation = {"per_device_eval_batch_size", "output_dir", "ignore_plan"};
+const std::set<std::string_view> kOfGeneration = {"per_device_eval_batch_size", "chat_template_format", "seed",
+                                                  "ignore_plan"};
 
 bool evaluate_takes(const OptionSpec& spec) {
   if (kOfEvaluation.contains(spec.name)) return true;
@@ -40,7 +41,6 @@ bool evaluate_takes(const OptionSpec& spec) {
 
 bool generate_takes(const OptionSpec& spec) {
   if (kOfGeneration.contains(spec.name)) return true;
-  if (spec.name == "table_pieces") return false;  // it takes them whole
   return spec.group != "Data" && !kTrainingGroups.contains(spec.group) && !kTrainingOptions.contains(spec.name);
 }
 
@@ -56,6 +56,7 @@ bool takes(std::string_view command, const OptionSpec& spec) {
   if (command == "merge") return kOfMerging.contains(spec.name);
   if (command == "evaluate") return evaluate_takes(spec);
   if (command == "generate") return generate_takes(spec);
+  if (command == "plan") return spec.name != "ignore_plan";
   return true;
 }
 

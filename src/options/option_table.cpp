@@ -406,8 +406,8 @@ Rows training_rows() {
        "layer_first: all micro-batches of a step pass through a unit before the next is gathered, so a unit is "
        "gathered "
        "once a pass and step; their layer inputs are kept meanwhile. The numbers are the same."},
-      only_of("train", {"ignore_plan", group, "", Flag{}, in_train(&TrainOptions::ignore_plan),
-                        "Start even when the plan that is made at the start says that memory will not suffice."}),
+      {"ignore_plan", group, "", Flag{}, in_train(&TrainOptions::ignore_plan),
+       "Start even when the plan that is made at the start says that memory will not suffice."},
   };
 }
 

@@ -106,6 +106,9 @@ std::string describe_adapter(const Run& run) {
   if (!lora.saved_modules.empty())
     text += fmt::format("trained whole: {}:{}\n", counted(lora.saved_modules.size(), "module"),
                         describe_modules(lora.saved_modules));
+  for (const auto& [module, tokens] : lora.token_rows)
+    text += fmt::format("rows of tokens that are trained: {} of {}{}\n", tokens.size(), module,
+                        lora.ties_token_rows && module == "lm_head" ? ", the same as the embedding's" : "");
   if (!run.options.adapter.other_adapters.empty())
     text += fmt::format("frozen adapters that take part: {}\n", run.options.adapter.other_adapters);
   return text;

@@ -132,8 +132,7 @@ void make_model(Run& run, const std::set<std::string>& explicitly_set, bool seve
          "{}: the model's files are quantised and cannot be trained themselves; give --use_peft_lora, or the original "
          "model",
          run.options.model.model_name_or_path);
-  // Generation, which needs all logits of a token at once, takes tables whole.
-  std::int64_t pieces = run.kind == RunKind::kGeneration ? 1 : run.options.model.table_pieces;
+  std::int64_t pieces = run.options.model.table_pieces;
   if (!run.lora) {
     run.model = std::make_unique<model::LlamaModel>(
         run.config, model::dense_linear_factory(trains), [trains](const std::string&) { return trains; },
@@ -191,13 +190,20 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
     run->precision = choose_precision(options, run->config, ops::has_fp16() || plans_gpus(*run));
     if (run->precision.loss_scaling) run->scaler.emplace();
     make_model(*run, explicitly_set, request.several_adapters);
-    if (shapes_only) run->train_rows = shapes_only->rows.empty() ? synthetic_rows(options) : shapes_only->rows;
+    if (shapes_only && run->kind != RunKind::kTraining) run->eval_rows = shapes_only->rows;
+    else if (shapes_only) run->train_rows = shapes_only->rows.empty() ? synthetic_rows(options) : shapes_only->rows;
     else if (run->kind != RunKind::kGeneration) read_data(*run);
     make_loaders(*run);
   });
   check_same_inputs(*run);
   const bool trains = run->kind == RunKind::kTraining;
-  if (!shapes_only && trains && !options.train.ignore_plan) refuse_what_cannot_fit(*run, explicitly_set);
+  if (!shapes_only && !options.train.ignore_plan) {
+    if (trains) refuse_what_cannot_fit(*run, explicitly_set);
+    if (run->kind == RunKind::kEvaluation) refuse_evaluation_that_cannot_fit(*run, explicitly_set);
+  }
+  // Before there are any shards: what generation needs may be more than can be had.
+  const bool early = run->kind == RunKind::kGeneration;
+  if (!shapes_only && early && request.before_weights) request.before_weights(*run);
   std::shared_ptr<const WeightFiles> files;
   if (!shapes_only) comm::agree(communicator, [&] { files = open_weight_files(*run); });
   const fsdp::ShardSettings settings = plan_sharding(*run);
@@ -209,7 +215,7 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
     const auto host = plans_gpus(*run) ? optim::HostMemory::kApart : optim::HostMemory::kSameAsDevice;
     run->optimizer = optim::make_optimizer(options.optim, *run->shards, host);
   });
-  if (!shapes_only && request.before_weights) request.before_weights(*run);
+  if (!shapes_only && !early && request.before_weights) request.before_weights(*run);
   if (!shapes_only) load_weights(*run, *files);
   run->shards->base_loaded();
   load_other_adapters(*run);

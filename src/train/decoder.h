@@ -11,15 +11,21 @@
 
 namespace shardtune::train {
 
+/// Bytes of the keys and values that all layers keep of a token.
+std::int64_t cache_bytes_of_token(const model::ModelConfig& config, at::ScalarType type);
+
 /// Sequences that are being continued, with the keys and values of every layer.
 class Sequences {
  public:
   /// `capacities`: tokens that each may have.
-  Sequences(const model::ModelConfig& config, std::span<const std::int64_t> capacities, at::ScalarType type);
+  Sequences(const model::ModelConfig& config, std::span<const std::int64_t> capacities, at::ScalarType type,
+            at::Device device = at::kCPU);
 
   std::size_t size() const { return lengths_.size(); }
   /// Lets sequence `i` go; those behind move up.
   void erase(std::size_t i);
+  /// As if every sequence had all tokens but its last one. On shapes alone there is nothing else to know of them.
+  void fill();
 
  private:
   friend class Decoder;
@@ -45,8 +51,14 @@ class Decoder {
  private:
   struct Walk;
   void forward_unit(std::size_t unit, Walk& walk);
+  /// The embedding's part that a piece of the table gives.
+  void embed_from(std::size_t stage, Walk& walk) const;
+  void embed_in_pieces(Walk& walk);
+  /// Of the last token of each sequence, [sequences, V].
+  at::Tensor logits_of(const Walk& walk);
 
   Run& run_;
+  at::Device device_;
   fsdp::Schedule schedule_;
   model::RotaryTable rotary_;
 };

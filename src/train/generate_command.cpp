@@ -5,7 +5,12 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 
+#include "decoder.h"
+#include "forward_plan.h"
+#include "ledger_report.h"
+#include "memory_check.h"
 #include "same_everywhere.h"
 #include "shardtune/comm/agree.h"
 #include "shardtune/core/counted.h"
@@ -136,6 +141,27 @@ class Results {
   std::int64_t tokens_ = 0;
 };
 
+std::vector<std::int64_t> prompt_tokens(const std::vector<Request>& requests) {
+  std::vector<std::int64_t> tokens;
+  for (const Request& request : requests) tokens.push_back(std::ssize(request.ids));
+  return tokens;
+}
+
+/// What stands, and what the keys and values of a batch add, which the ledger has under kept_activations.
+std::string describe_memory(const Run& run, const std::vector<Request>& requests) {
+  const plan::PromptLengths largest =
+      plan::largest_batch(prompt_tokens(requests), run.options.train.per_device_eval_batch_size,
+                          run.communicator->rank(), run.communicator->size());
+  std::int64_t tokens = 0;
+  for (const std::int64_t prompt : largest.batch) tokens += prompt + run.options.generate.max_new_tokens;
+  const std::int64_t cache = cache_bytes_of_token(run.config, run.precision.compute) * tokens;
+  const BytesByPurpose live = ledger().live();
+  const auto gb = [&](Purpose purpose) { return figure(gigabytes(live[static_cast<std::size_t>(purpose)]), 4); };
+  return fmt::format(
+      "memory of rank 0 [GB]: weight shards {}, shared by the node {}, gather buffers {}, key/value cache {} at most\n",
+      gb(Purpose::kWeightShards), gb(Purpose::kHostShared), gb(Purpose::kGatherBuffers), figure(gigabytes(cache), 4));
+}
+
 }  // namespace
 
 void run_generate_command(const options::ParseResult& parsed, comm::Communicator& communicator) {
@@ -143,11 +169,16 @@ void run_generate_command(const options::ParseResult& parsed, comm::Communicator
   Work work;
   Results results(parsed.options.generate, work);
   comm::agree_on_root(communicator, [&] { results.open(); });
-  const std::unique_ptr<Run> run = build_run(parsed.options, communicator, options::given_names(parsed.effective),
-                                             {.kind = RunKind::kGeneration, .before_weights = [&](Run& built) {
-                                                comm::agree(communicator, [&] { work.read(built); });
-                                                check_same_requests(communicator, work.requests);
-                                              }});
+  const std::set<std::string> given = options::given_names(parsed.effective);
+  const std::unique_ptr<Run> run =
+      build_run(parsed.options, communicator, given, {.kind = RunKind::kGeneration, .before_weights = [&](Run& built) {
+                                                        comm::agree(communicator, [&] { work.read(built); });
+                                                        check_same_requests(communicator, work.requests);
+                                                        if (parsed.options.train.ignore_plan) return;
+                                                        refuse_generation_that_cannot_fit(built, given,
+                                                                                          prompt_tokens(work.requests));
+                                                      }});
+  comm::agree_on_root(communicator, [&] { fmt::print(stderr, "{}", describe_memory(*run, work.requests)); });
   const auto start = std::chrono::steady_clock::now();
   generate(*run, work.requests, [&](std::size_t i, const Continuation& result) { results.take(i, result); });
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -5,6 +5,7 @@
 
 #include "shardtune/core/ledger_allocator.h"
 #include "shardtune/core/work.h"
+#include "unit_pieces.h"
 
 namespace shardtune::train {
 namespace {
@@ -24,16 +25,6 @@ void book_kept(const model::LayerSaved& saved) {
     for (const at::Tensor& tensor : slice.attention.outputs) ops::book(tensor, Purpose::kKeptActivations);
     for (const at::Tensor& tensor : slice.attention.logsumexps) ops::book(tensor, Purpose::kKeptActivations);
   }
-}
-
-/// The pieces that are gathered by themselves.
-fsdp::Schedule::Pieces pieces_of(const model::LlamaModel& model, const fsdp::ShardedModel& shards) {
-  fsdp::Schedule::Pieces pieces;
-  if (shards.unit_of(0) == shards.head_unit()) return pieces;  // everything is one unit
-  if (model.table_stages().size() > 1)
-    for (const std::size_t stage : model.table_stages()) pieces.table.push_back(shards.unit_of(stage));
-  for (const std::size_t stage : model.head_stages()) pieces.head.push_back(shards.unit_of(stage));
-  return pieces;
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "shardtune/core/row_pieces.h"
 #include "shardtune/model/piecewise_loss.h"
 #include "shardtune/train/step_engine.h"
+#include "unit_pieces.h"
 
 namespace shardtune::train {
 namespace {
@@ -14,6 +15,15 @@ namespace {
 constexpr std::size_t kPiece = model::LlamaModel::kPieceSlot, kNorm = model::LlamaModel::kNormSlot;
 
 }  // namespace
+
+fsdp::Schedule::Pieces pieces_of(const model::LlamaModel& model, const fsdp::ShardedModel& shards) {
+  fsdp::Schedule::Pieces pieces;
+  if (shards.unit_of(0) == shards.head_unit()) return pieces;  // everything is one unit
+  if (model.table_stages().size() > 1)
+    for (const std::size_t stage : model.table_stages()) pieces.table.push_back(shards.unit_of(stage));
+  for (const std::size_t stage : model.head_stages()) pieces.head.push_back(shards.unit_of(stage));
+  return pieces;
+}
 
 void StepEngine::embed_from(std::size_t stage, Walk& walk) const {
   if (!walk.x.defined()) {

@@ -30,6 +30,34 @@ class RunThatDoesNotFit(CliTest):
             message = self.check_failed_cleanly(done, 2, "usage", ["does not fit", "GiB at most", f"the {ranks} rank", "--ignore_plan"])
             self.check_nothing_written(out, ("usage", message))
 
+    def forward(self, ranks, command, **changes):
+        """evaluate or generate, which have no options of training."""
+        own = dict(dataset_name=self.data) if command == "evaluate" else dict(prompt="Once", max_new_tokens=8)
+        return run(ranks, [command] + options({**dict(model_name_or_path=self.folder, dtype="float32", per_device_eval_batch_size=1),
+                                               **own, **changes})[1:])
+
+    def test_evaluation_and_generation_are_refused_too(self):
+        for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+            (self.folder / name).write_bytes((CASES.parent / "models" / "tiny" / name).read_bytes())
+        for command, parts in (("evaluate", ["this evaluation does not fit"]), ("generate", ["this generation does not fit", "keys and values"])):
+            for ranks in (1, 3):
+                with self.subTest(command=command, ranks=ranks):
+                    self.check_failed_cleanly(self.forward(ranks, command), 2, "usage",
+                                              [*parts, f"the {ranks} rank", "weight shards", "gather buffers", "are free there",
+                                               "start more ranks", "--ignore_plan"])
+            # What then stops it are the weights, which are not there.
+            self.check_failed_cleanly(self.forward(2, command, ignore_plan=True), 1, "bad_model", ["holds no weights"])
+
+    def test_a_cache_that_does_not_fit(self):
+        """Small weights, and keys and values of 2^20 tokens in every layer: 2 * 64 * 2^20 * 2048 * 4 bytes are 1 TiB."""
+        self.change_config(self.folder, hidden_size=32, intermediate_size=32, num_hidden_layers=64, num_attention_heads=64, num_key_value_heads=64,
+                           head_dim=32, max_position_embeddings=1 << 21)
+        for name in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+            (self.folder / name).write_bytes((CASES.parent / "models" / "tiny" / name).read_bytes())
+        done = self.forward(2, "generate", max_new_tokens=1 << 20)
+        message = self.check_failed_cleanly(done, 2, "usage", ["keys and values 1024.0", "lower --per_device_eval_batch_size or --max_new_tokens"])
+        self.assertIn("does not fit", message)
+
     def test_ignored_plan_without_weights(self):
         """Nothing is allocated for a model whose files are not there."""
         done = run(2, options(self.job(), output_dir=self.scratch / "out", ignore_plan=True))

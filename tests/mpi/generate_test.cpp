@@ -1,5 +1,6 @@
 // Evaluation and greedy continuations on any number of ranks, against Transformers (tests/parity/make/generate.py).
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -12,6 +13,7 @@
 #include "shared_scratch.h"
 #include "support/runs.h"
 #include "train/decoder.h"
+#include "train/forward_plan.h"
 
 namespace shardtune::testing {
 namespace {
@@ -75,6 +77,15 @@ TEST_P(Generate, GreedyTokensOfTransformers) {
       expect_tokens(continue_all(options, requests_of(file)), file["base"]);
     }
   }
+  // The table in pieces of rows, which do not divide it; the tied one's pieces are used twice.
+  options.model.table_pieces = 3;
+  for (const char* strategy : {"FULL_SHARD", "SHARD_GRAD_OP"})
+    for (const char* wrap : {"TRANSFORMER_BASED_WRAP", "NO_WRAP"}) {
+      options.fsdp.sharding_strategy = strategy;
+      options.fsdp.auto_wrap_policy = wrap;
+      expect_tokens(continue_all(options, requests_of(file)), file["base"]);
+    }
+  options.model.table_pieces = 1;
   options.fsdp.share_base_on_node = "true";
   if (world().size() > 1) expect_tokens(continue_all(options, requests_of(file)), file["base"]);
 }
@@ -305,6 +316,89 @@ TEST(Evaluate, QuantisedBaseWithAndWithoutAdapter) {
   const auto training = train::build_run(options, world());
   EXPECT_NEAR(without.loss, train::evaluate(*training).loss, 1e-6);
   EXPECT_NE(with.loss, without.loss);
+}
+
+std::int64_t of(const BytesByPurpose& bytes, Purpose purpose) { return bytes[static_cast<std::size_t>(purpose)]; }
+
+/// The peak of `measured` as it was planned: all in all, and what stands.
+void expect_planned(const LedgerPeak& planned, const LedgerPeak& measured, std::int64_t before) {
+  const auto near = [](std::int64_t found, std::int64_t wanted, const char* what) {
+    EXPECT_NEAR(static_cast<double>(found), static_cast<double>(wanted), 0.02 * static_cast<double>(wanted)) << what;
+  };
+  near(planned.bytes - before, measured.bytes - before, "all");
+  EXPECT_EQ(planned.host_bytes, measured.host_bytes);
+  for (const Purpose purpose : {Purpose::kWeightShards, Purpose::kGatherBuffers, Purpose::kKeptActivations})
+    near(of(planned.own, purpose), of(measured.own, purpose), std::string(purpose_name(purpose)).c_str());
+}
+
+std::int64_t live_bytes() {
+  std::int64_t all = 0;
+  for (const std::int64_t bytes : ledger().live()) all += bytes;
+  return all;
+}
+
+void plan_this_rank(options::RunOptions& options) {
+  options.plan.world_size = options.plan.ranks_per_node = world().size();
+  options.plan.rank = world().rank();
+}
+
+TEST(ForwardPlan, GenerationTakesWhatWasPlanned) {
+  ops::install_ledger(c10::DeviceType::CPU);
+  for (const char* model : {"tiny", "tiny-llama3"})
+    for (const std::int64_t pieces : {1, 3})
+      for (const std::int64_t batch : {1, 4}) {
+        SCOPED_TRACE(fmt::format("{}, {} pieces, batches of {}", model, pieces, batch));
+        options::RunOptions options = generation_options(model, model == std::string("tiny") && pieces == 1);
+        options.model.table_pieces = pieces;
+        options.train.per_device_eval_batch_size = batch;
+        options.generate.max_new_tokens = 60;
+        plan_this_rank(options);
+        std::vector<Request> requests = requests_of(reference(model));
+        std::vector<std::int64_t> lengths;
+        for (Request& request : requests) {
+          request.ends.clear();
+          lengths.push_back(std::ssize(request.ids));
+        }
+        const std::int64_t before = live_bytes();
+        const auto prompts = train::plan::largest_batch(lengths, batch, world().rank(), world().size());
+        const auto planned = train::plan::plan_generation(options, {}, prompts);
+        EXPECT_EQ(live_bytes(), before);
+        const auto run = train::build_run(options, world(), {}, {.kind = RunKind::kGeneration});
+        ledger().start_window();
+        train::generate(*run, requests, [](std::size_t, const Continuation&) {});
+        expect_planned(planned.pass, ledger().peak(), before);
+        std::int64_t tokens = 0;
+        for (const std::int64_t prompt : prompts.batch) tokens += prompt + 60;
+        EXPECT_EQ(of(planned.pass.own, Purpose::kKeptActivations),
+                  tokens * train::cache_bytes_of_token(run->config, run->precision.compute));
+      }
+}
+
+TEST(ForwardPlan, EvaluationTakesWhatWasPlanned) {
+  ops::install_ledger(c10::DeviceType::CPU);
+  for (const std::string model : {"tiny", "tiny-odd"})
+    for (const std::int64_t pieces : {1, 3}) {
+      SCOPED_TRACE(fmt::format("{}, {} pieces", model, pieces));
+      SharedScratch scratch;
+      write_reference_rows(scratch, model);
+      options::RunOptions options = evaluation_options(scratch, model, pieces == 3 && model == "tiny");
+      options.model.table_pieces = pieces;
+      plan_this_rank(options);
+      const auto run = train::build_run(options, world(), {}, {.kind = RunKind::kEvaluation});
+      ledger().start_window();
+      train::evaluate(*run);
+      const LedgerPeak measured = ledger().peak();
+      // All rows have the same length.
+      const std::vector<data::Row> rows(run->eval_rows.begin(), run->eval_rows.begin() + 2);
+      const std::int64_t before = live_bytes();
+      const auto planned = train::plan::plan_evaluation(options, {}, rows);
+      EXPECT_EQ(live_bytes(), before);
+      LedgerPeak alone = planned.pass;
+      alone.bytes -= before;
+      for (std::size_t i = 0; i < kPurposes; ++i) alone.own[i] -= ledger().live()[i];
+      alone.host_bytes -= of(ledger().live(), Purpose::kHostShared);
+      expect_planned(alone, measured, 0);
+    }
 }
 
 /// Weights and nothing else: no room for gradients, no optimizer state.

@@ -70,7 +70,7 @@ void place(at::Tensor& result, const at::Tensor& part, at::IntArrayRef shape, co
 
 /// The kernels of LibTorch's CPU, or what they allocate.
 std::tuple<at::Tensor, at::Tensor> flash_forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  if (q.is_meta()) return cpu_flash_forward_twin(q);
+  if (q.is_meta()) return cpu_flash_forward_twin(q, k.size(2));
   return at::_scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, /*is_causal=*/true);
 }
 
@@ -116,6 +116,7 @@ at::Tensor attend_to_sequence(const at::Tensor& q, const at::Tensor& k, const at
   const std::int64_t now = q.size(0), heads = q.size(1), kv_heads = k.size(1), tokens = k.size(0);
   const auto kernel = [](const at::Tensor& qg, const at::Tensor& kg, const at::Tensor& vg, bool causal,
                          const std::optional<at::Tensor>& mask) {
+    if (qg.is_meta()) return std::get<0>(cpu_flash_forward_twin(qg, kg.size(2)));
     return std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(qg, kg, vg, 0.0, causal, mask));
   };
   // One token: the query heads of a key/value head stand as rows of its one query matrix, so that no keys are repeated.

@@ -12,11 +12,11 @@ namespace {
 
 /// The kernel takes this many queries and keys at a time.
 struct Tile {
-  explicit Tile(std::int64_t length)
+  Tile(std::int64_t length, std::int64_t all_keys)
       : queries(std::min<std::int64_t>(length, length >= 768   ? 256
                                                : length >= 192 ? 64
                                                                : 32)),
-        keys(std::min<std::int64_t>(length, 512)) {}
+        keys(std::min<std::int64_t>(all_keys, 512)) {}
   std::int64_t queries, keys;
 };
 
@@ -41,9 +41,9 @@ void tell_attention(const at::Tensor& q, std::span<const std::int32_t> segments,
                             .bytes = (backward ? 8.0 : 4.0) * static_cast<double>(q.nbytes())});
 }
 
-std::tuple<at::Tensor, at::Tensor> cpu_flash_forward_twin(const at::Tensor& q) {
+std::tuple<at::Tensor, at::Tensor> cpu_flash_forward_twin(const at::Tensor& q, std::int64_t keys) {
   const std::int64_t length = q.size(2), threads = at::get_num_threads();
-  const Tile tile(length);
+  const Tile tile(length, keys);
   const at::Tensor out = by_token(q);
   const at::Tensor logsumexp = at::empty({q.size(0), length, q.size(1)}, q.options().dtype(at::kFloat)).transpose(1, 2);
   const at::Tensor scores =
@@ -56,7 +56,7 @@ std::tuple<at::Tensor, at::Tensor> cpu_flash_forward_twin(const at::Tensor& q) {
 std::tuple<at::Tensor, at::Tensor, at::Tensor> cpu_flash_backward_twin(const at::Tensor& q, const at::Tensor& k,
                                                                        const at::Tensor& v) {
   const std::int64_t threads = at::get_num_threads();
-  const Tile tile(q.size(2));
+  const Tile tile(q.size(2), k.size(2));
   at::Tensor gq = by_token(q), gk = by_token(k), gv = by_token(v);
   const std::int64_t space = 2 * tile.queries * tile.keys;
   const at::Tensor scores = at::empty({threads, space}, q.options().dtype(at::kFloat));

@@ -12,8 +12,8 @@ namespace shardtune::ops {
 void tell_attention(const at::Tensor& q, std::span<const std::int32_t> segments, bool backward);
 
 /// LibTorch's flash kernels on the CPU, for q, k and v [count, H, length, E]: scores of one tile for each thread beside the
-/// results.
-std::tuple<at::Tensor, at::Tensor> cpu_flash_forward_twin(const at::Tensor& q);
+/// results. `keys`: length of k and v.
+std::tuple<at::Tensor, at::Tensor> cpu_flash_forward_twin(const at::Tensor& q, std::int64_t keys);
 std::tuple<at::Tensor, at::Tensor, at::Tensor> cpu_flash_backward_twin(const at::Tensor& q, const at::Tensor& k,
                                                                        const at::Tensor& v);
 
