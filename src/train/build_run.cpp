@@ -216,7 +216,10 @@ std::unique_ptr<Run> build_run(const options::RunOptions& options, comm::Communi
     run->optimizer = optim::make_optimizer(options.optim, *run->shards, host);
   });
   if (!shapes_only && !early && request.before_weights) request.before_weights(*run);
-  if (!shapes_only) load_weights(*run, *files);
+  if (!shapes_only) {
+    check_bases(*run);
+    load_weights(*run, *files);
+  }
   run->shards->base_loaded();
   load_other_adapters(*run);
   if (!shapes_only && !request.resumes) start_adapters(*run);

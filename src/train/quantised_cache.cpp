@@ -29,6 +29,7 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr int kVersion = 1;
+constexpr const char* kManifest = "manifest.json";
 constexpr std::int64_t kChunk = 1 << 20;  ///< bytes under one hash
 constexpr std::size_t kHdf5FileBytes = 4 << 20;  ///< what HDF5 takes for an open file, with room
 
@@ -108,9 +109,32 @@ void read_checked(const io::Hdf5File& file, const fs::path& path, const std::str
 
 }  // namespace
 
+namespace {
+
+/// Before the work of quantising: a folder that cannot be made, and what is not a cache's and would be replaced.
+void check_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder.parent_path(), error);
+  if (error)
+    fail(ErrorClass::kBadStorage, "--quantised_cache: {} cannot be made: {}; give another folder, or change its rights",
+         folder.parent_path().string(), error.message());
+  if (!fs::exists(fs::symlink_status(folder))) return;
+  std::string foreign = fs::is_directory(fs::symlink_status(folder)) ? "" : folder.string();
+  if (foreign.empty())
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      const std::string name = entry.path().filename().string();
+      if (name != kManifest && !name.starts_with("part-")) foreign = entry.path().string();
+    }
+  if (!foreign.empty())
+    fail(ErrorClass::kBadStorage, "--quantised_cache: {} was left by no run and would be lost; move it away", foreign);
+}
+
+}  // namespace
+
 QuantisedCache::QuantisedCache(Run& run, const io::SafetensorsFolder& base) : run_(run) {
   comm::agree_on_root(*run.communicator, [&] {
     folder_ = fs::path(run.options.quant.quantised_cache) / folder_name(run);
+    check_folder(folder_);
     fingerprint_ = fingerprint_of(run, base);
   });
   folder_ = run.communicator->broadcast_text(folder_.string(), 0);
@@ -131,10 +155,13 @@ std::vector<std::size_t> QuantisedCache::quantised_units() const {
 bool QuantisedCache::read() {
   std::string manifest;
   comm::agree_on_root(*run_.communicator, [&] {
-    if (const fs::path file = folder_ / "manifest.json"; fs::is_regular_file(file))
+    if (!fs::exists(folder_)) return;
+    if (const fs::path file = folder_ / kManifest; fs::is_regular_file(file))
       manifest = io::read_text_file(file, ErrorClass::kBadStorage, 1 << 20);
+    if (manifest.empty()) problem_ = fmt::format("{}: no manifest, or an empty one", (folder_ / kManifest).string());
   });
   manifest = run_.communicator->broadcast_text(manifest, 0);
+  problem_ = run_.communicator->broadcast_text(problem_, 0);
   if (manifest.empty()) return false;
   // What is wrong on one rank must make all of them load.
   std::string problem;
@@ -151,7 +178,7 @@ bool QuantisedCache::read() {
 }
 
 void QuantisedCache::read_shards(const std::string& text) {
-  const std::string where = (folder_ / "manifest.json").string();
+  const std::string where = (folder_ / kManifest).string();
   const json manifest = io::parse_json(text, where, ErrorClass::kBadStorage);
   if (!manifest.is_object() || manifest.value("fingerprint", json()) != fingerprint_)
     fail(ErrorClass::kBadStorage, "{}: made from other files or with other options", where);
@@ -190,7 +217,6 @@ void QuantisedCache::write() {
   comm::Communicator& world = *run_.communicator;
   std::optional<io::AtomicFolder> folder;
   comm::agree_on_root(world, [&] {
-    fs::create_directories(folder_.parent_path());
     fs::remove_all(folder_);
     folder.emplace(folder_);
   });
@@ -212,7 +238,7 @@ void QuantisedCache::write() {
   });
   comm::agree_on_root(world, [&] {
     const json manifest = {{"fingerprint", fingerprint_}, {"parts", holders().size()}};
-    io::write_file_atomic(temporary / "manifest.json", manifest.dump(2) + "\n");
+    io::write_file_atomic(temporary / kManifest, manifest.dump(2) + "\n");
     // Another run may have been faster with the same.
     if (!fs::exists(folder_)) folder->publish();
   });

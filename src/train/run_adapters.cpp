@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "check_base.h"
 #include "first_values.h"
 #include "shardtune/adapters/peft_folder.h"
 #include "shardtune/adapters/start.h"
@@ -225,6 +226,14 @@ bool others_need_whole_tables(const options::RunOptions& options, const model::M
   return std::ranges::any_of(named_folders(options.adapter.other_adapters), [&](const auto& other) {
     return adapters::needs_whole_tables(adapters::read_lora_config(other.second, model));
   });
+}
+
+void check_bases(Run& run) {
+  const adapters::AdapterOptions& options = run.options.adapter;
+  if (!options.use_peft_lora) return;
+  if (!options.adapter_name_or_path.empty()) check_base_of(run, options.adapter_name_or_path);
+  if (options.other_adapters.empty()) return;
+  for (const auto& [name, folder] : named_folders(options.other_adapters)) check_base_of(run, folder);
 }
 
 void load_other_adapters(Run& run) {

@@ -8,12 +8,12 @@
 #include <cstdio>
 
 #include "banner.h"
+#include "check_base.h"
 #include "ledger_report.h"
 #include "output_folder.h"
 #include "progress.h"
 #include "resume.h"
 #include "same_everywhere.h"
-#include "shardtune/checkpoint/base_fingerprint.h"
 #include "shardtune/checkpoint/checkpoint.h"
 #include "shardtune/comm/agree.h"
 #include "shardtune/export/base_record.h"
@@ -30,10 +30,8 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 /// What the adapter's folder tells of its base. Collective.
-exporting::BaseRecord base_record(const Run& run) {
-  std::optional<io::SafetensorsFolder> files;
-  comm::agree(*run.communicator, [&] { files.emplace(run.options.model.model_name_or_path); });
-  return {.fingerprint = checkpoint::base_fingerprint(*files, *run.communicator),
+exporting::BaseRecord base_record(Run& run) {
+  return {.fingerprint = base_fingerprint(run),
           .type = run.precision.base,
           .compute_type = run.precision.compute,
           .quantisation = run.lora->base_format};

@@ -2,8 +2,9 @@
 
 import json
 import shutil
+import struct
 
-from support import CASES, CliTest, in_parallel, main, options, run
+from support import CASES, CliTest, in_parallel, lora_options, main, options, rewrite_tensors, run
 
 DATA = CASES.parent
 TINY = DATA / "models" / "tiny"
@@ -32,6 +33,29 @@ class Evaluate(CliTest):
             self.assertIn("LoRA: r ", done.out)
         losses = {self.results(self.scratch / f"out-{ranks}")["eval_loss"] for ranks in (1, 2, 3, 4)}
         self.assertEqual(len(losses), 1, losses)
+
+    def test_adapter_of_another_base(self):
+        adapter, changed = self.scratch / "adapter", self.model_copy()
+        self.check_succeeded(run(2, options(lora_options(use_4bit_quantization=True, output_dir=adapter))))
+        record = json.loads((adapter / "shardtune_base.json").read_text())
+        same = evaluate(2, use_4bit_quantization=True, adapter_name_or_path=adapter)
+        self.check_succeeded(same)
+        self.assertNotIn("notice", same.err)
+        other_form = evaluate(2, adapter_name_or_path=adapter)
+        self.check_succeeded(other_form)
+        self.assertIn(f"notice: {adapter} was trained over a base in nf4 in blocks of 64 made from float32; this run has it in float32",
+                      other_form.err)
+        rewrite_tensors(changed / "model.safetensors",
+                        lambda name, _, data: struct.pack("<f", 0.25) + data[4:] if name == "model.norm.weight" else data)
+        message = [f"{adapter}: was trained on another base", record["base_fingerprint"], "take shardtune_base.json out of the folder"]
+        plain = dict(model_name_or_path=changed)
+        for own, others in ((adapter, None), (CASES / "lora-start", f"other={adapter}")):
+            done = evaluate(3, **plain, adapter_name_or_path=own, other_adapters=others)
+            self.check_failed_cleanly(done, 1, "bad_model", message)
+        done = run(2, options(lora_options(**plain, adapter_name_or_path=adapter, output_dir=self.scratch / "out")))
+        self.check_failed_cleanly(done, 1, "bad_model", message)
+        (adapter / "shardtune_base.json").unlink()
+        self.check_succeeded(evaluate(1, **plain, adapter_name_or_path=adapter))
 
     def test_data_and_bases_of_every_kind(self):
         rows = DATA / "packing"

@@ -100,7 +100,21 @@ class Cache(CliTest):
         self.start("warning: quantised cache not used", "part-00001.h5", "kept in")
         (self.folder() / "manifest.json").write_text("{}")
         self.start("warning: quantised cache not used", "kept in")
+        (self.folder() / "manifest.json").write_text("")
+        self.start("warning: quantised cache not used: ", "manifest.json: no manifest, or an empty one", "kept in")
         self.assertNotIn("warning", self.start("quantised weights read from"))
+
+    def test_what_no_run_left_stays(self):
+        folder = self.folder()
+        notes = folder / "notes.txt"
+        notes.write_text("mine")
+        refused = lora_options(**NF4, quantised_cache=self.cache)
+        self.check_refused(refused, "bad_storage", str(notes), "was left by no run and would be lost", ranks=(2,))
+        self.assertEqual(notes.read_text(), "mine")
+        shutil.rmtree(folder)
+        folder.write_text("mine")
+        self.check_refused(refused, "bad_storage", str(folder), "was left by no run", ranks=(2,))
+        self.assertEqual(folder.read_text(), "mine")
 
     def test_model_that_has_changed(self):
         model = self.model_copy()
@@ -123,7 +137,7 @@ class Cache(CliTest):
     def test_refused(self):
         self.check_refused(lora_options(quantised_cache=self.cache), "usage", "does nothing while the base is not quantised", code=2, ranks=(2,),
                            recorded=False)
-        self.check_refused(lora_options(**NF4, quantised_cache="/proc/nowhere"), "bad_storage", "/proc/nowhere", ranks=(2,))
+        self.check_refused(lora_options(**NF4, quantised_cache="/proc/nowhere"), "bad_storage", "--quantised_cache: /proc/nowhere cannot be made", ranks=(2,))
 
 
 class Refused(CliTest):

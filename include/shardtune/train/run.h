@@ -70,6 +70,7 @@ struct Run {
   std::unique_ptr<StepEngine> engine;
   std::unique_ptr<optim::Optimizer> optimizer;
   std::size_t kept_layers = 0;  ///< keep their intermediates; the others are computed again in backward
+  std::string base_fingerprint;  ///< of the model's files, once somebody asked for it
   std::string cache_note;  ///< a line about the quantised cache, "" for none
   std::vector<std::string> unlisted_tensors;  ///< in the model's files but not in their index: left out
   std::int64_t steps_per_epoch = 0, total_steps = 0;

@@ -70,6 +70,8 @@ void check_other_adapters(const Run& run);
 bool others_need_whole_tables(const options::RunOptions& options, const model::ModelConfig& model);
 /// Error(kUsage) for modules that cannot be trained whole: those that the model's files hold quantised.
 void check_saved_modules(const model::ModelConfig& model, const adapters::LoraConfig& lora);
+/// The run's adapter folder and those of --other_adapters: each goes with the base that it tells of. Collective.
+void check_bases(Run& run);
 /// Those adapters, which take part from now on. Collective.
 void load_other_adapters(Run& run);
 

@@ -100,7 +100,7 @@ std::vector<std::pair<Setting, PlannedSettings>> confirm(const std::vector<Candi
     PlannedSettings planned = prober.plan(candidate.setting);
     if (planned.bytes <= budget_bytes) confirmed.emplace_back(candidate.setting, std::move(planned));
   }
-  std::ranges::stable_sort(confirmed, {}, [](const auto& one) { return one.second.plan.time->seconds; });
+  std::ranges::stable_sort(confirmed, {}, [](const auto& one) { return one.second.plan.time.value().seconds; });
   return confirmed;
 }
 
