@@ -95,7 +95,8 @@ const Strings kNames = {"use_4bit_quantization",
                         "activation_policy",
                         "memory_budget_gib",
                         "gradient_checkpointing",
-                        "config"};
+                        "config",
+                        "trainable_token_indices"};
 
 TEST(Help, EveryWayToAskGivesTheSameText) {
   const std::string text = run({"--help"}).help;
