@@ -138,6 +138,12 @@ MergeReport merge(const MergeRequest& request, comm::Communicator& communicator)
                      .bytes = plan.bytes(),
                      .untied = plan.untied,
                      .notices = sources.notices};
+  for (const auto& adapter : sources.adapters)
+    if (adapter->record && c10::elementSize(adapter->record->type) > c10::elementSize(plan.type))
+      report.notices.push_back(
+          fmt::format("{} was trained over a base in {}; in {} small changes are rounded away, --dtype {} keeps them",
+                      adapter->folder.string(), torch_type_name(adapter->record->type), torch_type_name(plan.type),
+                      torch_type_name(adapter->record->type)));
   report.changed = std::ranges::count_if(plan.tensors, [](const ResultTensor& tensor) {
     return tensor.saved != nullptr || !tensor.parts.empty() || !tensor.token_rows.empty();
   });

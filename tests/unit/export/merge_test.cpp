@@ -404,6 +404,10 @@ TEST(MergeRefused, AnotherBaseByItsFingerprint) {
   record.fingerprint = message.substr(message.find("--model_name_or_path is ") + 24, 32);
   exporting::write_base_record(scratch / "adapter", record);
   EXPECT_EQ(merge(request).notices.size(), 0u);
+  MergeRequest narrow = request;
+  narrow.output = scratch / "narrow";
+  narrow.dtype = "bfloat16";
+  EXPECT_THAT(merge(narrow).notices, ::testing::ElementsAre(HasSubstr("--dtype float32 keeps them")));
 }
 
 /// Weights of a run's record: dequantised by default, the files' on request; options may not contradict it.
