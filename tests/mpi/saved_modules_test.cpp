@@ -226,6 +226,22 @@ TEST(CaseA24, ResumedWithOtherOrdersAndOtherParameters) {
          {options_of("q_proj,v_proj,k_proj", "lm_head", true), "k_proj.lora_A.weight"}});
 }
 
+/// Beside other adapters a table that is trained whole is a copy; the tied head of the same adapter reads that copy.
+TEST(SavedModules, TiedCopyIsOneBesideOthers) {
+  SharedScratch scratch;
+  on_rank_0([&] { write_training_rows(scratch / "rows.jsonl", "tiny-llama3"); });
+  options::RunOptions options = new_adapter(scratch, "tiny-llama3");
+  options.adapter.lora_target_modules = "v_proj";
+  options.adapter.lora_modules_to_save = "embed_tokens";
+  options.adapter.ensure_weight_tying = true;
+  options.train.max_steps = 3;
+  const auto alone = run_steps(*train::build_run(options, world()), 0, 3);
+  const auto beside = run_steps(*train::build_run(options, world(), {}, {.several_adapters = true}), 0, 3);
+  for (std::size_t step = 0; step < 3; ++step)
+    EXPECT_NEAR(beside[step].loss, alone[step].loss, 1e-6 * alone[step].loss) << "step " << step;
+  EXPECT_NE(alone[2].loss, alone[0].loss);
+}
+
 /// The tokens' rows alone are trained, and lie in the folder in the order of the list.
 TEST(TokenRows, FolderHasPeftsNamesAndComesBack) {
   for (const char* name : {"tiny", "tiny-llama3"}) {
