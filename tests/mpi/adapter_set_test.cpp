@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "adapter_kinds.h"
+#include "curve.h"
 #include "merged_by_hand.h"
 #include "shardtune/adapters/peft_folder.h"
 #include "shardtune/comm/agree.h"
@@ -133,13 +134,7 @@ TEST_P(BesideOthers, CurveIsThatOfPeft) {
   const std::vector<std::string> names = set.names();
   set.set_active({names.begin(), names.end()});
   set.train(last);
-  for (std::int64_t step = 0; step < 20; ++step) {
-    const train::StepResult result = train::train_step(*run, reference_batches(*run, step), step);
-    const auto& expected = reference["steps"][static_cast<std::size_t>(step)];
-    EXPECT_NEAR(result.loss, expected["loss"].get<double>(), 2e-5) << "step " << step + 1;
-    const double norm = expected["grad_norm"];
-    EXPECT_NEAR(result.grad_norm, norm, 2e-5 * norm) << "step " << step + 1;
-  }
+  expect_curve(*run, reference);
 }
 
 INSTANTIATE_TEST_SUITE_P(Reference, BesideOthers, ::testing::Values("beside_dora", "beside_embedding"),

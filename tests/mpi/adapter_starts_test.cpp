@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "curve.h"
 #include "shardtune/adapters/peft_folder.h"
 #include "shardtune/adapters/start.h"
 #include "shardtune/checkpoint/checkpoint.h"
@@ -87,13 +88,7 @@ TEST_P(StartCurves, TwentyStepsAndTheMergedWeights) {
                                   std::pair("alpha_pattern", &options.adapter.alpha_pattern)})
     if (settings.contains(key)) *text = settings[key].dump();
   const auto run = train::build_run(options, world());
-  for (std::int64_t step = 0; step < 20; ++step) {
-    const train::StepResult result = train::train_step(*run, reference_batches(*run, step), step);
-    const auto& expected = reference["steps"][static_cast<std::size_t>(step)];
-    EXPECT_NEAR(result.loss, expected["loss"].get<double>(), 2e-5) << "step " << step + 1;
-    const double norm = expected["grad_norm"];
-    EXPECT_NEAR(result.grad_norm, norm, 2e-5 * norm) << "step " << step + 1;
-  }
+  expect_curve(*run, reference);
   write_folder(*run, scratch / "adapter");
   for (const auto& [weight, merged] : read_tensors(numerics / "merged.safetensors"))
     EXPECT_LE(relative_l2(merged_weight(scratch / "adapter", model, weight), merged), 5e-5) << weight;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "curve.h"
 #include "shardtune/checkpoint/checkpoint.h"
 #include "shardtune/comm/agree.h"
 #include "shardtune/comm/self.h"
@@ -37,13 +38,7 @@ TEST(EightBitCurve, TwentySteps) {
   options::RunOptions options = full_options("adamw_bnb_8bit", scratch / "rows.jsonl");
   take_settings(options, settings);
   const auto run = train::build_run(options, world());
-  for (std::int64_t step = 0; step < 20; ++step) {
-    const train::StepResult result = train::train_step(*run, reference_batches(*run, step), step);
-    const auto& expected = reference["steps"][static_cast<std::size_t>(step)];
-    EXPECT_NEAR(result.loss, expected["loss"].get<double>(), 2e-5) << "step " << step + 1;
-    const double norm = expected["grad_norm"];
-    EXPECT_NEAR(result.grad_norm, norm, 2e-5 * norm) << "step " << step + 1;
-  }
+  expect_curve(*run, reference);
 }
 
 struct LoraPlusRun {
