@@ -12,13 +12,6 @@
 namespace shardtune::adapters {
 namespace {
 
-/// Names come into paths and lists.
-void check_name(const std::string& name) {
-  const bool good = !name.empty() &&
-                    std::ranges::all_of(name, [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-'; });
-  if (!good) fail(ErrorClass::kUsage, "'{}' cannot name an adapter; letters, digits, _ and - can", name);
-}
-
 /// PEFT's models have no module that one adapter trains whole and another changes.
 void check_fit_together(const LoraConfig& one, const LoraConfig& other) {
   for (const std::string& module : one.saved_modules)
@@ -52,6 +45,13 @@ model::UnitSpec& unit_with(std::vector<model::UnitSpec>& units, const std::strin
 
 }  // namespace
 
+void check_adapter_name(const std::string& name) {
+  const bool good = !name.empty() &&
+                    std::ranges::all_of(name, [](unsigned char c) { return std::isalnum(c) || c == '_' || c == '-'; });
+  if (!good)
+    fail(ErrorClass::kUsage, "'{}' cannot name an adapter (--other_adapters); letters, digits, _ and - can", name);
+}
+
 AdapterSet::AdapterSet(std::shared_ptr<const AdapterHosts> hosts, const LoraConfig& first, model::LlamaModel& model)
     : hosts_(std::move(hosts)), model_(model) {
   configs_.emplace(first.name, first);
@@ -72,7 +72,7 @@ const LoraConfig& AdapterSet::config(const std::string& name) const {
 }
 
 void AdapterSet::add(const LoraConfig& config) {
-  check_name(config.name);
+  check_adapter_name(config.name);
   if (contains(config.name))
     fail(ErrorClass::kUsage, "there is an adapter '{}' already; give another name, or delete it first", config.name);
   if (!config.saved_modules.empty() && !config.keeps_originals)

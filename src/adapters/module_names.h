@@ -1,21 +1,14 @@
 #pragma once
 #include <string>
-#include <vector>
 
 #include "shardtune/core/regex.h"
 
-/// Names of modules as users write them: lists of full names or dotted suffixes, and regular expressions. `option` begins every
-/// message; what is wrong is Error(kUsage).
+/// Names of modules as users write them: full names or dotted suffixes in lists (shardtune/core/list.h), and regular
+/// expressions. `option` begins every message; what is wrong is Error(kUsage).
 namespace shardtune::adapters {
 
 /// Whether `entry` is the module's full name or a dotted suffix of it.
 bool is_named(const std::string& module, const std::string& entry);
-
-/// Without blanks at both ends; "" when there is nothing else.
-std::string trimmed(const std::string& text);
-
-/// The entries of a comma-separated list, none of them empty.
-std::vector<std::string> split_list(const std::string& option, const std::string& text);
 
 /// Names and what may stand between them. Anything else makes the whole text one pattern, its commas (as in {1,2}) included:
 /// PEFT knows a list of names or a pattern, never a list of patterns.

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "module_names.h"
+#include "shardtune/core/list.h"
 #include "shardtune/io/json.h"
 
 namespace shardtune::adapters {

@@ -13,6 +13,7 @@
 #include "shardtune/adapters/start.h"
 #include "shardtune/core/counted.h"
 #include "shardtune/core/error.h"
+#include "shardtune/core/list.h"
 
 namespace shardtune::adapters {
 namespace {

@@ -4,6 +4,7 @@
 
 #include "module_names.h"
 #include "shardtune/adapters/lora.h"
+#include "shardtune/core/list.h"
 
 namespace shardtune::adapters {
 namespace {

@@ -7,6 +7,7 @@
 #include "module_names.h"
 #include "shardtune/adapters/lora.h"
 #include "shardtune/core/error.h"
+#include "shardtune/core/list.h"
 #include "shardtune/core/regex.h"
 
 namespace shardtune::adapters {

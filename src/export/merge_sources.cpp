@@ -14,6 +14,7 @@
 #include "shardtune/adapters/stored_quantised.h"
 #include "shardtune/core/counted.h"
 #include "shardtune/core/error.h"
+#include "shardtune/core/list.h"
 #include "shardtune/model/llama.h"
 #include "shardtune/model/weights.h"
 
@@ -22,33 +23,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::vector<std::string> split(const std::string& text) {
-  std::vector<std::string> parts;
-  for (std::size_t at = 0; at <= text.size();) {
-    const std::size_t comma = std::min(text.find(',', at), text.size());
-    const std::size_t first = text.find_first_not_of(' ', at);
-    std::string part = first < comma ? text.substr(first, comma - first) : "";
-    part.erase(part.find_last_not_of(' ') + 1);
-    parts.push_back(std::move(part));
-    at = comma + 1;
-  }
-  return parts;
-}
-
 /// A folder may have a comma in its name.
 std::vector<std::string> adapter_folders(const std::string& text) {
   std::error_code too_long;
   if (fs::exists(text, too_long)) return {text};
-  std::vector<std::string> folders = split(text);
-  for (const std::string& folder : folders)
-    if (folder.empty())
-      fail(ErrorClass::kUsage, "--adapter_name_or_path '{}': a folder's name is missing between the commas", text);
-  return folders;
+  return split_list("--adapter_name_or_path", text);
 }
 
 std::vector<double> adapter_weights(const std::string& text, std::size_t adapters) {
   std::vector<double> weights;
-  for (const std::string& part : split(text)) {
+  for (const std::string& part : split_list("--adapter_weights", text)) {
     double value = 0;
     const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), value);
     if (error != std::errc() || end != part.data() + part.size() || !std::isfinite(value))

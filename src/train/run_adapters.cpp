@@ -13,6 +13,7 @@
 #include "shardtune/adapters/start.h"
 #include "shardtune/comm/agree.h"
 #include "shardtune/core/error.h"
+#include "shardtune/core/list.h"
 #include "shardtune/export/export.h"
 #include "shardtune/model/weights.h"
 #include "start_adapters.h"
@@ -195,15 +196,13 @@ namespace {
 /// "a=FOLDER,b=FOLDER" in its order.
 std::vector<std::pair<std::string, std::string>> named_folders(const std::string& text) {
   std::vector<std::pair<std::string, std::string>> entries;
-  for (std::size_t at = 0; at <= text.size();) {
-    const std::size_t end = std::min(text.find(',', at), text.size());
-    const std::string entry = text.substr(at, end - at);
+  for (const std::string& entry : split_list("--other_adapters", text)) {
     const std::size_t equals = entry.find('=');
     if (equals == std::string::npos || equals == 0 || equals + 1 == entry.size())
       fail(ErrorClass::kUsage,
            "--other_adapters: '{}' is not NAME=FOLDER; give for example style=out/style,facts=out/facts", entry);
     entries.emplace_back(entry.substr(0, equals), entry.substr(equals + 1));
-    at = end + 1;
+    adapters::check_adapter_name(entries.back().first);
   }
   return entries;
 }

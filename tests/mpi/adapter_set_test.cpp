@@ -202,6 +202,10 @@ TEST(OtherAdapters, WhatCannotBeIsRefused) {
   const auto build = [&] { train::build_run(options, world()); };
   options.adapter.other_adapters = "style";
   EXPECT_THAT(refusal(build), HasSubstr("--other_adapters: 'style' is not NAME=FOLDER"));
+  options.adapter.other_adapters = "style=somewhere,,facts=somewhere";
+  EXPECT_THAT(refusal(build), HasSubstr("--other_adapters 'style=somewhere,,facts=somewhere' has an empty entry"));
+  options.adapter.other_adapters = "a/b=somewhere";
+  EXPECT_THAT(refusal(build), HasSubstr("'a/b' cannot name an adapter (--other_adapters)"));
   options.adapter.other_adapters = "default=somewhere";
   EXPECT_THAT(refusal(build), HasSubstr("the name 'default' is taken"));
 }

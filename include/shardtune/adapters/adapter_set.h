@@ -10,6 +10,9 @@
 
 namespace shardtune::adapters {
 
+/// Names come into paths and lists: Error(kUsage) for one with other characters than letters, digits, _ and -.
+void check_adapter_name(const std::string& name);
+
 /// The named adapters of one model: which there are and what they are. It enters their parameters into the model's units and takes
 /// them out; the shards follow (fsdp::ShardedModel::add_adapter and the like). No communication.
 class AdapterSet {
