@@ -79,7 +79,10 @@ std::optional<BaseRecord> read_base_record(const std::filesystem::path& folder) 
     if (!stored.at("quantisation").is_null()) record.quantisation = format_of(stored.at("quantisation"));
     return record;
   } catch (const json::exception& error) {
-    fail(ErrorClass::kBadModel, "{}: is damaged: {}", file.string(), error.what());
+    fail(ErrorClass::kBadModel,
+         "{}: is damaged: {}; take the file from the run's folder again, or do without: the base is then "
+         "not checked",
+         file.string(), error.what());
   } catch (const Error& error) {
     fail(ErrorClass::kBadModel, "{}: {}", file.string(), error.what());
   }
