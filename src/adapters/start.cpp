@@ -81,7 +81,9 @@ Factors iterated_factors(const at::Tensor& weight, std::int64_t rank, double sca
 Factors start_factors(const at::Tensor& weight, const LoraConfig& lora, const std::string& module,
                       const FillNormal& fill_normal) {
   constexpr std::string_view kIterated = "pissa_niter_";
-  const at::Tensor wide = weight.to(at::kCPU, at::kFloat);
+  // A copy in any case: products of small matrices may depend on where their memory begins, and a gathered weight begins
+  // elsewhere than one that is this rank's own.
+  const at::Tensor wide = weight.to(at::kCPU, at::kFloat, /*non_blocking=*/false, /*copy=*/true);
   const std::int64_t rank = lora.rank_of(module);
   const double scaling = lora.scaling_of(module);
   if (lora.start.starts_with(kIterated))
