@@ -12,7 +12,7 @@
 namespace shardtune {
 
 enum class Purpose : std::uint8_t {
-  kOther,  ///< not tagged: at most 1 % of the peak, a test says
+  kOther,  ///< what libraries take for a moment, and what is not tagged: at most 1 % of the peak, a test says
   kWeightShards,
   kGatherBuffers,
   kKeptActivations,  ///< layer inputs and what layers keep for backward

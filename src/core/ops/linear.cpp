@@ -95,8 +95,10 @@ void add_matmul(at::Tensor& sum, const at::Tensor& a, const at::Tensor& b) {
   const bool add = sum.defined();
   tell_matmul(a.scalar_type(), a.size(0), a.size(1), b.size(1));
   if (!goes_cpu_way(a) || !(through_fp32(a) || a.scalar_type() == at::kFloat)) {
+    if (!add) sum = at::empty({a.size(0), b.size(1)}, a.options());
+    const LedgerScope scratch(Purpose::kOther);  // what the library takes for a moment depends on the processor
     if (add) sum.addmm_(a, b);
-    else sum = at::mm(a, b);
+    else at::mm_out(sum, a, b);
     return;
   }
   const at::Tensor left = a.to(at::kFloat), right = b.to(at::kFloat);
