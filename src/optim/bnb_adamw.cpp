@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
+#include <limits>
 
 #include "shardtune/core/ledger.h"
 #include "shardtune/core/ops.h"
@@ -14,18 +16,13 @@ namespace shardtune::optim {
 namespace {
 
 constexpr std::int64_t kSmallestIn8Bit = 4096;  ///< elements of a tensor
-/// Weights whose state is on the device at a time when it is paged: two such stretches, one in work and one on its way.
-constexpr std::int64_t kStagedWeights = 1 << 20;
-
-enum Role : std::size_t { kExpAvg, kExpAvgSq, kState1, kAbsmax1, kState2, kAbsmax2 };
+constexpr std::int64_t kUnbounded = std::numeric_limits<std::int64_t>::max();
 
 std::vector<StateRole> roles_of(bool eight_bit) {
   std::vector<StateRole> roles = {{"exp_avg"}, {"exp_avg_sq"}};
   if (eight_bit) roles.insert(roles.end(), {{"state1", Dtype::kU8}, {"absmax1"}, {"state2", Dtype::kU8}, {"absmax2"}});
   return roles;
 }
-
-std::int64_t blocks_of(std::int64_t elements) { return (elements + quant::kStateBlock - 1) / quant::kStateBlock; }
 
 template <typename T>
 std::span<T> piece(const at::Tensor& tensor, std::int64_t first, std::int64_t count) {
@@ -35,47 +32,51 @@ std::span<T> piece(const at::Tensor& tensor, std::int64_t first, std::int64_t co
 }  // namespace
 
 BnbAdamW::BnbAdamW(const BnbKind& kind, const OptimOptions& options, fsdp::ShardedModel& model)
-    : Optimizer(kind.name, roles_of(kind.eight_bit), model), options_(options), parts_(model.units()) {
-  lay_out(kind.eight_bit);
+    : Optimizer(kind.name, roles_of(kind.eight_bit), model), options_(options) {
+  const std::vector<Parts> parts = lay_out(kind.eight_bit);
+  const std::int64_t slot = state_bytes(kind.eight_bit, kind.staged_weights);
   {
     const LedgerScope scope(kind.paged ? Purpose::kHostPinned : Purpose::kOptimizer);
-    for (std::size_t unit = 0; unit < model.units(); ++unit)
-      if (!parts_[unit].empty()) allocate(unit);
+    for (std::size_t unit = 0; unit < model.units(); ++unit) {
+      if (!parts[unit].empty()) allocate(unit, parts[unit], kind.paged);
+      std::ranges::move(stretches_of(unit, parts[unit], kind.paged ? slot : kUnbounded),
+                        std::back_inserter(stretches_));
+    }
   }
-  if (!kind.paged) return;
+  if (!kind.paged || stretches_.empty()) return;
   const LedgerScope scope(Purpose::kOptimizer);
-  const std::int64_t bytes =
-      kind.eight_bit ? 2 * kStagedWeights + 2 * 4 * blocks_of(kStagedWeights) : 2 * 4 * kStagedWeights;
-  for (std::size_t unit = 0; unit < model.units() && !staging_.defined(); ++unit)
-    if (!parts_[unit].empty())
-      staging_ = at::empty({2 * bytes}, model.trained(unit).local().options().dtype(at::kByte));
+  slots_ = StateSlots(slot, model.trained(stretches_.front().unit).local().options());
 }
 
-void BnbAdamW::lay_out(bool eight_bit) {
+std::vector<BnbAdamW::Parts> BnbAdamW::lay_out(bool eight_bit) const {
+  std::vector<Parts> parts(model_.units());
   for (std::size_t unit = 0; unit < model_.units(); ++unit) {
     std::array<std::int64_t, 2> end{};  // of fp32 and of 8-bit state
     std::int64_t blocks = 0;
     for (const Part& part : parts_of(model_, unit)) {
       const model::Parameter& parameter = *part.parameter;
       const bool in_8bit = eight_bit && parameter.elements() >= kSmallestIn8Bit && !parameter.embedding;
-      parts_[unit].push_back({part, in_8bit, end[in_8bit], in_8bit ? blocks : 0});
+      parts[unit].push_back({part, in_8bit, end[in_8bit], in_8bit ? blocks : 0});
       end[in_8bit] += part.count;
       if (in_8bit) blocks += blocks_of(part.count);
     }
   }
+  return parts;
 }
 
-void BnbAdamW::allocate(std::size_t unit) {
+void BnbAdamW::allocate(std::size_t unit, const Parts& parts, bool paged) {
   std::int64_t wide = 0, narrow = 0, blocks = 0;
-  for (const StatePart& one : parts_[unit]) {
+  for (const StatePart& one : parts) {
     (one.eight_bit ? narrow : wide) += one.part.count;
     if (one.eight_bit) blocks += blocks_of(one.part.count);
   }
-  const std::array<std::int64_t, 6> sizes = {wide, wide, narrow, blocks, narrow, blocks};
-  const at::TensorOptions device = model_.trained(unit).local().options();
+  const std::array<std::int64_t, kRoles> sizes = {wide, wide, narrow, blocks, narrow, blocks};
+  const at::Tensor& weights = model_.trained(unit).local();
+  at::TensorOptions memory = weights.options();
+  if (paged && !weights.is_meta()) memory = memory.device(at::kCPU).pinned_memory(weights.is_cuda());
   for (std::size_t role = 0; role < roles().size(); ++role)
     if (sizes[role] > 0)
-      state_[role][unit] = at::zeros({sizes[role]}, device.dtype(ops::scalar_type(roles()[role].dtype)));
+      state_[role][unit] = at::zeros({sizes[role]}, memory.dtype(ops::scalar_type(roles()[role].dtype)));
 }
 
 BnbConstants BnbAdamW::constants(bool eight_bit, float gradient_scale, const Rates& rates) const {
@@ -95,26 +96,44 @@ BnbConstants BnbAdamW::constants(bool eight_bit, float gradient_scale, const Rat
                                                      : -rates.learning_rate * correction2 / correction1)};
 }
 
-void BnbAdamW::update(const std::vector<at::Tensor>& gradients, float gradient_scale, double learning_rate) {
-  for (std::size_t unit = 0; unit < gradients.size(); ++unit)
-    if (gradients[unit].defined() && !gradients[unit].is_meta())
-      update_unit(unit, gradients[unit].const_data_ptr<float>(), gradient_scale, learning_rate);
+RoleTensors BnbAdamW::state_of(std::size_t unit) const {
+  RoleTensors state;
+  for (std::size_t role = 0; role < roles().size(); ++role) state[role] = state_[role][unit];
+  return state;
 }
 
-void BnbAdamW::update_unit(std::size_t unit, const float* gradient, float gradient_scale, double learning_rate) {
-  const at::Tensor& weights = model_.trained(unit).local();
-  for (const auto& [part, eight_bit, at, block] : parts_[unit]) {
+void BnbAdamW::update(const std::vector<at::Tensor>& gradients, float gradient_scale, double learning_rate) {
+  std::vector<const Stretch*> todo;
+  for (const Stretch& stretch : stretches_)
+    if (gradients[stretch.unit].defined() && !gradients[stretch.unit].is_meta()) todo.push_back(&stretch);
+  std::array<RoleTensors, 2> in_slots;
+  const auto bring = [&](std::size_t i) {
+    const RoleTensors state = state_of(todo[i]->unit);
+    in_slots[i % 2] = slots_.defined() ? slots_.bring(i % 2, *todo[i], state) : state;
+  };
+  for (std::size_t i = 0; i < todo.size(); ++i) {
+    if (i == 0) bring(0);
+    if (i + 1 < todo.size()) bring(i + 1);
+    update_stretch(*todo[i], in_slots[i % 2], gradients[todo[i]->unit].const_data_ptr<float>(), gradient_scale,
+                   learning_rate);
+    if (slots_.defined()) StateSlots::send_back(*todo[i], in_slots[i % 2], state_of(todo[i]->unit));
+  }
+}
+
+void BnbAdamW::update_stretch(const Stretch& stretch, const RoleTensors& state, const float* gradient,
+                              float gradient_scale, double learning_rate) {
+  const at::Tensor& weights = model_.trained(stretch.unit).local();
+  for (const auto& [part, eight_bit, at, block] : stretch.parts) {
     const BnbConstants c = constants(eight_bit, gradient_scale, rates_of(options_, *part.parameter, learning_rate));
     const auto p = piece<float>(weights, part.at, part.count);
     const std::span<const float> g(gradient + part.at, p.size());
-    const auto codes = [&](Role state, Role absmax) {
-      return BnbCodes{piece<std::uint8_t>(state_[state][unit], at, part.count),
-                      piece<float>(state_[absmax][unit], block, blocks_of(part.count))};
+    const auto wide = [&](Role role) { return piece<float>(state[role], at - stretch.ranges[role].first, part.count); };
+    const auto codes = [&](Role code, Role absmax) {
+      return BnbCodes{piece<std::uint8_t>(state[code], at - stretch.ranges[code].first, part.count),
+                      piece<float>(state[absmax], block - stretch.ranges[absmax].first, blocks_of(part.count))};
     };
     if (eight_bit) bnb_update_8bit(c, p, g, codes(kState1, kAbsmax1), codes(kState2, kAbsmax2));
-    else
-      bnb_update_32bit(c, p, g, piece<float>(state_[kExpAvg][unit], at, part.count),
-                       piece<float>(state_[kExpAvgSq][unit], at, part.count));
+    else bnb_update_32bit(c, p, g, wide(kExpAvg), wide(kExpAvgSq));
   }
 }
 

@@ -2,8 +2,8 @@
 #include <string_view>
 
 #include "bnb_update.h"
-#include "parts.h"
 #include "shardtune/optim/optimizer.h"
+#include "state_stretches.h"
 
 namespace shardtune::optim {
 
@@ -11,6 +11,8 @@ struct BnbKind {
   std::string_view name;
   bool eight_bit = false;
   bool paged = false;  ///< state in the host's memory, which is another one than the device's
+  /// Weights whose state is in one of the device's two slots at a time when it is paged.
+  std::int64_t staged_weights = 1 << 20;
 };
 
 /// AdamW as bitsandbytes computes it, with fp32 or 8-bit state. With 8-bit state, tensors of fewer than 4096 elements (of the
@@ -21,22 +23,18 @@ class BnbAdamW : public Optimizer {
   BnbAdamW(const BnbKind& kind, const OptimOptions& options, fsdp::ShardedModel& model);
 
  private:
-  struct StatePart {
-    Part part;
-    bool eight_bit = false;
-    std::int64_t at = 0;  ///< in exp_avg and exp_avg_sq, or in state1 and state2, which have no padding
-    std::int64_t block = 0;  ///< in absmax1 and absmax2
-  };
-
-  void lay_out(bool eight_bit);
-  void allocate(std::size_t unit);
+  using Parts = std::vector<StatePart>;
+  std::vector<Parts> lay_out(bool eight_bit) const;
+  void allocate(std::size_t unit, const Parts& parts, bool paged);
   void update(const std::vector<at::Tensor>& gradients, float gradient_scale, double learning_rate) override;
-  void update_unit(std::size_t unit, const float* gradient, float gradient_scale, double learning_rate);
+  void update_stretch(const Stretch& stretch, const RoleTensors& state, const float* gradient, float gradient_scale,
+                      double learning_rate);
+  RoleTensors state_of(std::size_t unit) const;
   BnbConstants constants(bool eight_bit, float gradient_scale, const Rates& rates) const;
 
   OptimOptions options_;
-  std::vector<std::vector<StatePart>> parts_;  ///< by unit
-  at::Tensor staging_;  ///< paged: blocks of state on their way, bytes
+  std::vector<Stretch> stretches_;  ///< of all units, in their order; not paged: one a unit
+  StateSlots slots_;  ///< paged
 };
 
 }  // namespace shardtune::optim

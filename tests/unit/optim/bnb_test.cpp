@@ -5,6 +5,7 @@
 
 #include <array>
 
+#include "optim/bnb_adamw.h"
 #include "shardtune/comm/self.h"
 #include "shardtune/core/ops.h"
 #include "shardtune/optim/optimizer.h"
@@ -31,11 +32,11 @@ std::vector<T> values_of(const at::Tensor& tensor) {
 /// The three tensors as one unit, on one rank.
 class TenSteps {
  public:
-  explicit TenSteps(const std::string& optim) : mesh_(*communicator_), model_(units(), {}, mesh_) {
-    each(model_.trained(0).local(), [&](std::size_t i, at::Tensor part) {
-      fill(part, "AdamW8bit." + std::string(kTensors[i].name) + ".fp32.start");
-    });
+  explicit TenSteps(const std::string& optim) : TenSteps() {
     optimizer_ = make_optimizer({.optim = optim, .weight_decay = 0.01}, model_);
+  }
+  explicit TenSteps(const BnbKind& kind) : TenSteps() {
+    optimizer_ = std::make_unique<BnbAdamW>(kind, OptimOptions{.weight_decay = 0.01}, model_);
   }
 
   void step() {
@@ -66,6 +67,11 @@ class TenSteps {
   Optimizer& optimizer() { return *optimizer_; }
 
  private:
+  TenSteps() : mesh_(*communicator_), model_(units(), {}, mesh_) {
+    each(model_.trained(0).local(), [&](std::size_t i, at::Tensor part) {
+      fill(part, "AdamW8bit." + std::string(kTensors[i].name) + ".fp32.start");
+    });
+  }
   static std::vector<model::UnitSpec> units() {
     std::vector<model::UnitSpec> units(1);
     for (const Tensor& one : kTensors) units[0].add({.name = one.name, .shape = one.shape, .trainable = true});
@@ -140,6 +146,62 @@ TEST_P(OtherKinds, ParametersAreThoseOfThePeer) {
 INSTANTIATE_TEST_SUITE_P(Peers, OtherKinds,
                          ::testing::Values(std::pair("paged_adamw_32bit", "PagedAdamW32bit"), std::pair("sgd", "SGD")),
                          [](const auto& test) { return std::string(test.param.first); });
+
+/// State that waits in the host's memory and comes by stretches: of one tensor, of a piece of one (1,024 and 2,560 weights:
+/// 2,080 and 5,200 bytes), of several, and of all three.
+class Paged : public ::testing::TestWithParam<std::int64_t> {};
+
+TEST_P(Paged, BitsAreThoseOfStateThatStays) {
+  TenSteps narrow(BnbKind{.name = "paged_adamw_8bit", .eight_bit = true, .paged = true, .staged_weights = GetParam()}),
+      wide(BnbKind{.name = "paged_adamw_32bit", .paged = true, .staged_weights = GetParam()});
+  for (int step = 1; step <= 10; ++step) {
+    narrow.step();
+    wide.step();
+    if (step == 1 || step == 2 || step == 10) expect_states(narrow);
+  }
+  narrow.expect_parameters("AdamW8bit");
+  wide.expect_parameters("PagedAdamW32bit");
+}
+
+INSTANTIATE_TEST_SUITE_P(Weights, Paged, ::testing::Values(1024, 2560, 16384, 1 << 20));
+
+/// Every weight once, in order, with its state; no slot overflows; what does not fit is cut between blocks.
+TEST(Stretches, HoldEverythingWithinTheirBytes) {
+  const std::vector<StatePart> parts = {{{nullptr, 0, 7700}, true, 0, 0},
+                                        {{nullptr, 7936, 300}, false, 0, 0},
+                                        {{nullptr, 8448, 1000}, true, 7700, 31},
+                                        {{nullptr, 9472, 5000}, false, 300, 0}};
+  for (const std::int64_t bytes : {2048, 2080, 5000, 20000, 1'000'000}) {
+    const std::vector<Stretch> stretches = stretches_of(3, parts, bytes);
+    std::size_t index = 0;
+    std::int64_t done = 0;
+    for (const Stretch& stretch : stretches) {
+      EXPECT_EQ(stretch.unit, 3U);
+      std::int64_t taken = 0;
+      for (std::size_t role = 0; role < kRoles; ++role)
+        taken += stretch.ranges[role].count * (role == kState1 || role == kState2 ? 1 : 4);
+      EXPECT_LE(taken, bytes);
+      for (const StatePart& piece : stretch.parts) {
+        const StatePart& whole = parts.at(index);
+        EXPECT_EQ(piece.part.at, whole.part.at + done);
+        EXPECT_EQ(piece.at, whole.at + done);
+        EXPECT_EQ(done % 256, 0);
+        EXPECT_EQ(piece.block, whole.block + (whole.eight_bit ? done / 256 : 0));
+        const StateRange& range = stretch.ranges[whole.eight_bit ? kState1 : kExpAvg];
+        EXPECT_LE(range.first, piece.at);
+        EXPECT_GE(range.first + range.count, piece.at + piece.part.count);
+        done += piece.part.count;
+        if (done == whole.part.count) {
+          ++index;
+          done = 0;
+        }
+      }
+    }
+    EXPECT_EQ(index, parts.size()) << bytes;
+  }
+  EXPECT_EQ(stretches_of(0, parts, 1'000'000).size(), 1U);
+  EXPECT_TRUE(stretches_of(0, {}, 4096).empty());
+}
 
 /// The name under which a checkpoint remembers the kind, and its state.
 TEST(Optimizer, NamesAndRoles) {
