@@ -59,7 +59,7 @@ void dequantise_row(Stores stores, const std::byte* record, std::int64_t count, 
   const auto* codes = reinterpret_cast<const std::int8_t*>(record + kHeaderBytes);
   const float absmax = read_header(record).absmax;
   if constexpr (!std::is_same_v<T, Fp16>) {
-    const std::int64_t done = int8_row_avx512(codes, count, absmax, stores, out);
+    const std::int64_t done = int8_row(codes, count, absmax, stores, out);
     codes += done, out += done, count -= done;
   }
   if (stores == Stores::kNormal) return run_row(codes, count, absmax, out);

@@ -71,10 +71,64 @@ template <bool kStream>
   for (std::int64_t i = 0; i < count; i += 16) store<kStream>(out + i, _mm512_castps_si512(products(codes + i, scale)));
 }
 
-/// Whether to work here at all; `stream` then says how to store.
-bool takes(float absmax, Stores stores, const void* out, bool& stream) {
-  stream = stores == Stores::kPastTheCaches && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
-  return simd::level() == simd::Level::kAvx512 && std::isfinite(absmax) && absmax >= kSmallestAbsmax16;
+/// 8 products.
+[[gnu::target("avx2"), gnu::always_inline]] inline __m256 products8(const std::int8_t* codes, __m256 absmax) {
+  const __m256i wide = _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(codes)));
+  return _mm256_mul_ps(_mm256_mul_ps(_mm256_cvtepi32_ps(wide), absmax), _mm256_set1_ps(int8_value(1, 1.0F)));
+}
+
+template <bool kStream>
+[[gnu::target("avx2"), gnu::always_inline]] inline void store8(void* out, __m256i values) {
+  if constexpr (kStream) _mm256_stream_si256(static_cast<__m256i*>(out), values);
+  else _mm256_storeu_si256(static_cast<__m256i*>(out), values);
+}
+
+/// The nearest bf16, ties to even, in the lower half.
+[[gnu::target("avx2"), gnu::always_inline]] inline __m256i rounded8(__m256 values) {
+  const __m256i bits = _mm256_castps_si256(values);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  return _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd), 16);
+}
+
+template <bool kStream>
+[[gnu::target("avx2")]] void row_to_bf16_avx2(const std::int8_t* codes, std::int64_t count, float absmax, Bf16* out) {
+  const __m256 scale = _mm256_set1_ps(absmax);
+  for (std::int64_t i = 0; i < count; i += 16) {
+    // Packing takes four words of each half in turn: the quarters are then in the order 0, 2, 1, 3.
+    const __m256i packed =
+        _mm256_packus_epi32(rounded8(products8(codes + i, scale)), rounded8(products8(codes + i + 8, scale)));
+    store8<kStream>(out + i, _mm256_permute4x64_epi64(packed, 0xD8));
+  }
+}
+
+template <bool kStream>
+[[gnu::target("avx2")]] void row_to_fp32_avx2(const std::int8_t* codes, std::int64_t count, float absmax, float* out) {
+  const __m256 scale = _mm256_set1_ps(absmax);
+  for (std::int64_t i = 0; i < count; i += 8)
+    store8<kStream>(out + i, _mm256_castps_si256(products8(codes + i, scale)));
+}
+
+template <bool kStream>
+void run_row(const std::int8_t* codes, std::int64_t count, float absmax, Bf16* out) {
+  if (simd::level() == simd::Level::kAvx2) row_to_bf16_avx2<kStream>(codes, count, absmax, out);
+  else if (int8_rows_round_in_hardware()) row_to_bf16_native<kStream>(codes, count, absmax, out);
+  else row_to_bf16<kStream>(codes, count, absmax, out);
+}
+
+template <bool kStream>
+void run_row(const std::int8_t* codes, std::int64_t count, float absmax, float* out) {
+  if (simd::level() == simd::Level::kAvx2) row_to_fp32_avx2<kStream>(codes, count, absmax, out);
+  else row_to_fp32<kStream>(codes, count, absmax, out);
+}
+
+template <typename T>
+std::int64_t run_whole_steps(const std::int8_t* codes, std::int64_t count, float absmax, Stores stores, T* out) {
+  if (simd::level() == simd::Level::kPlain || !std::isfinite(absmax) || absmax < kSmallestAbsmax16) return 0;
+  const bool stream = stores == Stores::kPastTheCaches && reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
+  const std::int64_t whole = count / kStep * kStep;
+  if (stream) run_row<true>(codes, whole, absmax, out);
+  else run_row<false>(codes, whole, absmax, out);
+  return whole;
 }
 
 }  // namespace
@@ -84,31 +138,20 @@ bool& int8_rows_round_in_hardware() {
   return native;
 }
 
-std::int64_t int8_row_avx512(const std::int8_t* codes, std::int64_t count, float absmax, Stores stores, Bf16* out) {
-  const bool native = int8_rows_round_in_hardware();
-  bool stream = false;
-  if (!takes(absmax, stores, out, stream)) return 0;
-  const std::int64_t whole = count / kStep * kStep;
-  const auto row = native ? (stream ? row_to_bf16_native<true> : row_to_bf16_native<false>)
-                          : (stream ? row_to_bf16<true> : row_to_bf16<false>);
-  row(codes, whole, absmax, out);
-  return whole;
+std::int64_t int8_row(const std::int8_t* codes, std::int64_t count, float absmax, Stores stores, Bf16* out) {
+  return run_whole_steps(codes, count, absmax, stores, out);
 }
 
-std::int64_t int8_row_avx512(const std::int8_t* codes, std::int64_t count, float absmax, Stores stores, float* out) {
-  bool stream = false;
-  if (!takes(absmax, stores, out, stream)) return 0;
-  const std::int64_t whole = count / kStep * kStep;
-  (stream ? row_to_fp32<true> : row_to_fp32<false>)(codes, whole, absmax, out);
-  return whole;
+std::int64_t int8_row(const std::int8_t* codes, std::int64_t count, float absmax, Stores stores, float* out) {
+  return run_whole_steps(codes, count, absmax, stores, out);
 }
 #else
 bool& int8_rows_round_in_hardware() {
   static bool native = false;
   return native;
 }
-std::int64_t int8_row_avx512(const std::int8_t*, std::int64_t, float, Stores, Bf16*) { return 0; }
-std::int64_t int8_row_avx512(const std::int8_t*, std::int64_t, float, Stores, float*) { return 0; }
+std::int64_t int8_row(const std::int8_t*, std::int64_t, float, Stores, Bf16*) { return 0; }
+std::int64_t int8_row(const std::int8_t*, std::int64_t, float, Stores, float*) { return 0; }
 #endif
 
 }  // namespace shardtune::quant

@@ -149,6 +149,7 @@ BENCHMARK_CAPTURE(dequantise_to, nf4_fp16_avx512, kNested, Dtype::kF16, kAvx512)
 BENCHMARK_CAPTURE(dequantise_to, int8_bf16_avx512, kInt8Format, Dtype::kBF16, kAvx512)->BOTH_SIZES;
 BENCHMARK_CAPTURE(dequantise_to, int8_bf16_avx2, kInt8Format, Dtype::kBF16, kAvx2)->BOTH_SIZES;
 BENCHMARK_CAPTURE(dequantise_to, int8_fp32_avx512, kInt8Format, Dtype::kF32, kAvx512)->BOTH_SIZES;
+BENCHMARK_CAPTURE(dequantise_to, int8_fp32_avx2, kInt8Format, Dtype::kF32, kAvx2)->BOTH_SIZES;
 BENCHMARK_CAPTURE(quantise_from, nf4_avx512, kNested, kAvx512)->BOTH_SIZES;
 BENCHMARK_CAPTURE(quantise_from, nf4_avx2, kNested, kAvx2)->BOTH_SIZES;
 BENCHMARK_CAPTURE(quantise_from, nf4_plain, kNested, kPlain)->Arg(kSmallRows)->Unit(benchmark::kMillisecond);
