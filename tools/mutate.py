@@ -2,7 +2,8 @@
 """Plants one fault at a time in the source and expects the tests to find it.
 
 mutations.json lists the faults: name, file, the exact old text (once in the file), the new text, the build target and the
-ctest pattern of the tests that must turn red. Each one is edited in, built, tested and taken out again; the file is
+ctest pattern of the tests that must turn red; "needs" names the processor feature (a flag of /proc/cpuinfo) without which
+the faulty code does not run: where it is missing the fault is not planted, and the last line says how many. Each one is edited in, built, tested and taken out again; the file is
 restored, and in the end the tests are built once more, also after Ctrl-C. A fault that the tests do not see, one that does not
 compile and one whose text is not found are failures of the list.
 
@@ -41,6 +42,12 @@ def planted(mutation):
         path.write_bytes(original)
 
 
+def processor_flags():
+    """The features of this machine's processor by Linux's names; empty where /proc/cpuinfo has no such line."""
+    lines = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    return set(next((line.split(":")[1] for line in lines if line.startswith("flags")), "").split())
+
+
 def run(command):
     return subprocess.run(command, cwd=ROOT, check=False, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
@@ -50,16 +57,19 @@ def build(options, target):
 
 
 def test(options, pattern):
-    return run(["ctest", "--test-dir", options.build, "--no-tests=error", "--stop-on-failure", "-R", pattern,
+    return run(["ctest", "--test-dir", options.build, "--no-tests=error", "--output-on-failure",
+                "--stop-on-failure", "-R", pattern,
                 "-j", str(options.jobs)])
 
 
 def problem_without_a_fault(options, target, pattern):
     """None when the tests are green as they stand."""
-    if build(options, target).returncode != 0:
-        return "the tree does not build without the fault"
-    if test(options, pattern).returncode != 0:
-        return f"the tests '{pattern}' are red without the fault"
+    built = build(options, target)
+    if built.returncode != 0:
+        return "the tree does not build without the fault:\n" + built.stdout[-1500:]
+    tested = test(options, pattern)
+    if tested.returncode != 0:
+        return f"the tests '{pattern}' are red without the fault:\n" + tested.stdout[-1500:]
     return None
 
 
@@ -81,17 +91,23 @@ def verdict(options, mutation):
 
 def judge(options, mutations):
     """The number of faults that the tests did not find."""
-    bad = 0
+    bad = not_planted = 0
+    flags = processor_flags()
     without = {}  # asked once for each group of faults
     for mutation in mutations:
         begin = time.monotonic()
+        if mutation.get("needs", "") not in flags | {""}:
+            not_planted += 1
+            print(f"{mutation['name']:40} not planted: this processor has no {mutation['needs']}", flush=True)
+            continue
         group = mutation["target"], mutation["tests"]
         if group not in without:
             without[group] = problem_without_a_fault(options, *group)
         problem = without[group] or verdict(options, mutation)
         bad += problem is not None
         print(f"{mutation['name']:40} {problem or 'found'} ({time.monotonic() - begin:.0f} s)", flush=True)
-    print(f"{len(mutations) - bad} of {len(mutations)} faults found")
+    missing = f"; {not_planted} not planted, they want another processor" if not_planted else ""
+    print(f"{len(mutations) - bad - not_planted} of {len(mutations)} faults found{missing}")
     return bad
 
 

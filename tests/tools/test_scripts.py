@@ -228,6 +228,15 @@ class Mutations(unittest.TestCase):
                     path.write_text("somebody's work")
             self.assertEqual(path.read_text(), "somebody's work")
 
+    def test_a_fault_of_code_this_processor_cannot_run_is_counted_apart(self):
+        mutation = {"name": "x", "file": "a.cpp", "old": "a", "new": "b", "target": "t", "tests": "t", "needs": "avx512dq"}
+        with unittest.mock.patch.object(mutate, "processor_flags", return_value={"avx2"}), \
+                unittest.mock.patch.object(mutate, "problem_without_a_fault", side_effect=AssertionError("planted")), \
+                contextlib.redirect_stdout(io.StringIO()) as printed:
+            self.assertEqual(mutate.judge(None, [mutation]), 0)
+        self.assertIn("not planted: this processor has no avx512dq", printed.getvalue())
+        self.assertIn("0 of 1 faults found; 1 not planted", printed.getvalue())
+
     def test_every_fault_of_the_list_still_fits_the_source(self):
         for mutation in json.loads(mutate.LIST.read_text(encoding="utf-8")):
             text = (ROOT / mutation["file"]).read_text(encoding="utf-8")
