@@ -2,11 +2,13 @@
 
 import json
 import math
+import os
 import re
 import shutil
 import struct
+import unittest.mock
 
-from support import CASES, RANKS, CliTest, in_parallel, lora_options, main, options, rewrite_tensors, run
+from support import CASES, RANKS, SANITIZER, CliTest, in_parallel, lora_options, main, options, rewrite_tensors, run
 
 NUMBERS = dict(model_name_or_path=CASES / "base-gqa", adapter_name_or_path=CASES / "lora-plain")
 MERGED = CASES.parent / "merged"
@@ -131,9 +133,12 @@ class Merge(CliTest):
 
     def test_memory_of_a_large_model(self):
         model, adapter = self.large_model()
+        # The address sanitizer keeps 256 MB of freed memory on every rank, which is none of the merge's.
+        quarantine = {"ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":quarantine_size_mb=1"} if SANITIZER else {}
         for ranks, quant in ((1, {}), (4, {}), (2, dict(use_4bit_quantization=True, use_nested_quant=True))):
-            with self.subTest(ranks=ranks, quant=quant):
-                output, text = self.merge("large-out", ranks, model_name_or_path=model, adapter_name_or_path=adapter, **quant)
+            with self.subTest(ranks=ranks, quant=quant), unittest.mock.patch.dict(os.environ, quarantine):
+                output, text = self.merge(f"large-out-{ranks}", ranks, model_name_or_path=model, adapter_name_or_path=adapter,
+                                          **quant)
                 self.assertGreater((output / "model.safetensors").stat().st_size, 1e9)
                 megabytes = float(re.search(r"memory above that of the start: ([0-9.]+) MB", text).group(1))
                 self.assertLess(megabytes, 512, text)
