@@ -88,8 +88,11 @@ void check_settings(const Reader& manifest, const RunState& expected) {
 void check_no_other_setting(const Reader& manifest, const RunState& expected) {
   const json& fixed = manifest.at("fixed");
   if (!fixed.is_object() || expected.fixed.empty()) return;
+  const auto is_set = [&](const std::string& name) {
+    return std::ranges::any_of(expected.fixed, [&](const auto& one) { return one.first == name; });
+  };
   for (const auto& [name, value] : fixed.items())
-    if (std::ranges::none_of(expected.fixed, [&](const auto& one) { return one.first == name; }))
+    if (!is_set(name))
       manifest.differs(fmt::format("--{} was {} in the checkpoint's run and is another now; a resumed run must keep it",
                                    name, value.is_string() ? value.get<std::string>() : value.dump()));
 }

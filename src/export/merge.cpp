@@ -29,8 +29,13 @@ at::ScalarType result_type(const MergeRequest& request, const MergeSources& sour
   return request.dtype == "auto" ? ops::scalar_type(sources.config.dtype) : *torch_type(request.dtype);
 }
 
-/// This rank's number among those that work, and how many these are. Collective.
-std::pair<std::int64_t, std::int64_t> find_part(std::uint64_t bytes, comm::Communicator& communicator) {
+struct Share {
+  std::int64_t part;  ///< this rank's number among those that work, -1 for one that does not
+  std::int64_t parts;
+};
+
+/// Collective.
+Share find_share(std::uint64_t bytes, comm::Communicator& communicator) {
   const std::uint64_t most = std::max<std::uint64_t>(1, kNodeBytes / std::max<std::uint64_t>(1, bytes));
   const auto node = communicator.split_by_node();
   const int works = static_cast<std::uint64_t>(node->rank()) < most;
@@ -125,8 +130,8 @@ MergeReport merge(const MergeRequest& request, comm::Communicator& communicator)
                              file.layout.file_bytes);
   });
   path = communicator.broadcast_text(path, 0);
-  const auto [part, parts] = find_part(working_bytes(sources, plan), communicator);
-  comm::agree(communicator, [&] { write_blocks(sources, plan, path, blocks_of_part(plan, part, parts)); });
+  const Share share = find_share(working_bytes(sources, plan), communicator);
+  comm::agree(communicator, [&] { write_blocks(sources, plan, path, blocks_of_part(plan, share.part, share.parts)); });
   comm::agree_on_root(communicator, [&] {
     write_merge_files(folder->path(), request, sources, plan, fingerprint);
     folder->publish();

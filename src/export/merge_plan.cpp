@@ -62,7 +62,8 @@ void list_tensors(const MergeSources& sources, MergePlan& plan) {
     }
   }
   // Transformers 5 writes in the order of the names, with numbers in them by value.
-  std::ranges::stable_partition(plan.tensors, [](const ResultTensor& one) { return one.name == "lm_head.weight"; });
+  std::stable_partition(plan.tensors.begin(), plan.tensors.end(),
+                        [](const ResultTensor& one) { return one.name == "lm_head.weight"; });
 }
 
 /// As split_torch_state_dict_into_shards(): tensors in their order, a new file when the next would be too much, one that is too

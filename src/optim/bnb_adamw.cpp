@@ -123,16 +123,19 @@ void BnbAdamW::update(const std::vector<at::Tensor>& gradients, float gradient_s
 void BnbAdamW::update_stretch(const Stretch& stretch, const RoleTensors& state, const float* gradient,
                               float gradient_scale, double learning_rate) {
   const at::Tensor& weights = model_.trained(stretch.unit).local();
-  for (const auto& [part, eight_bit, at, block] : stretch.parts) {
-    const BnbConstants c = constants(eight_bit, gradient_scale, rates_of(options_, *part.parameter, learning_rate));
+  for (const StatePart& of : stretch.parts) {
+    const Part& part = of.part;
+    const BnbConstants c = constants(of.eight_bit, gradient_scale, rates_of(options_, *part.parameter, learning_rate));
     const auto p = piece<float>(weights, part.at, part.count);
     const std::span<const float> g(gradient + part.at, p.size());
-    const auto wide = [&](Role role) { return piece<float>(state[role], at - stretch.ranges[role].first, part.count); };
-    const auto codes = [&](Role code, Role absmax) {
-      return BnbCodes{piece<std::uint8_t>(state[code], at - stretch.ranges[code].first, part.count),
-                      piece<float>(state[absmax], block - stretch.ranges[absmax].first, blocks_of(part.count))};
+    const auto wide = [&](Role role) {
+      return piece<float>(state[role], of.at - stretch.ranges[role].first, part.count);
     };
-    if (eight_bit) bnb_update_8bit(c, p, g, codes(kState1, kAbsmax1), codes(kState2, kAbsmax2));
+    const auto codes = [&](Role code, Role absmax) {
+      return BnbCodes{piece<std::uint8_t>(state[code], of.at - stretch.ranges[code].first, part.count),
+                      piece<float>(state[absmax], of.block - stretch.ranges[absmax].first, blocks_of(part.count))};
+    };
+    if (of.eight_bit) bnb_update_8bit(c, p, g, codes(kState1, kAbsmax1), codes(kState2, kAbsmax2));
     else bnb_update_32bit(c, p, g, wide(kExpAvg), wide(kExpAvgSq));
   }
 }

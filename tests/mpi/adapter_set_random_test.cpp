@@ -127,7 +127,8 @@ bool compete(const std::set<std::string>& names, const train::RunAdapters& set) 
 class AdapterSets : public ::testing::TestWithParam<std::tuple<Family, const char*>> {};
 
 TEST_P(AdapterSets, RandomCallsGiveWhatModelsWithOneAdapterGive) {
-  const auto& [family, strategy] = GetParam();
+  const Family& family = std::get<0>(GetParam());
+  const char* const strategy = std::get<1>(GetParam());
   SharedScratch scratch;
   on_rank_0([&] { write_training_rows(scratch / "rows.jsonl", family.model); });
   Pair pair(family, scratch, strategy);
@@ -205,7 +206,8 @@ TEST_P(AdapterSets, RandomCallsGiveWhatModelsWithOneAdapterGive) {
 
 /// Each kind starts as the model without it: B or A is zero, magnitudes are the norms, copies are the model's.
 TEST_P(AdapterSets, NewAdaptersChangeNothing) {
-  const auto& [family, strategy] = GetParam();
+  const Family& family = std::get<0>(GetParam());
+  const char* const strategy = std::get<1>(GetParam());
   SharedScratch scratch;
   on_rank_0([&] { write_training_rows(scratch / "rows.jsonl", family.model); });
   const auto run =

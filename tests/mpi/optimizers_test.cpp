@@ -49,7 +49,7 @@ class LoraPlusCurve : public ::testing::TestWithParam<LoraPlusRun> {};
 /// Against the parameter groups of PEFT's create_loraplus_optimizer: an adapter on the embedding, whole norms, magnitudes. The
 /// matrices are small, so that the state is fp32 with every optimizer; bitsandbytes' arithmetic differs in roundings alone.
 TEST_P(LoraPlusCurve, TwentySteps) {
-  const auto& [model, folder, optim] = GetParam();
+  const std::string model = GetParam().model, folder = GetParam().folder;
   const auto numerics = data_folder() / "numerics" / model;
   const auto reference = read_json(numerics / folder / "run.json");
   SharedScratch scratch;
@@ -59,7 +59,7 @@ TEST_P(LoraPlusCurve, TwentySteps) {
   options.adapter.adapter_name_or_path =
       std::filesystem::exists(start) ? start.string() : (numerics / "loraplus/start").string();
   take_settings(options, reference["settings"]);
-  options.optim.optim = optim;
+  options.optim.optim = GetParam().optim;
   options.optim.loraplus_lr_ratio = reference["settings"]["loraplus_lr_ratio"];
   options.optim.loraplus_lr_embedding = reference["settings"]["loraplus_lr_embedding"];
   const auto run = train::build_run(options, world());

@@ -44,7 +44,8 @@ options::RunOptions run_options(const Variant& variant, const std::filesystem::p
 class QuantisedCurves : public ::testing::TestWithParam<std::tuple<Variant, const char*>> {};
 
 TEST_P(QuantisedCurves, TwentySteps) {
-  const auto& [variant, shared] = GetParam();
+  const Variant& variant = std::get<0>(GetParam());
+  const char* const shared = std::get<1>(GetParam());
   const auto reference = read_json(numerics() / variant.folder / "run.json");
   const auto& settings = reference["settings"];
   SharedScratch scratch;
