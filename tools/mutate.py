@@ -3,9 +3,9 @@
 
 mutations.json lists the faults: name, file, the exact old text (once in the file), the new text, the build target and the
 ctest pattern of the tests that must turn red; "needs" names the processor feature (a flag of /proc/cpuinfo) without which
-the faulty code does not run: where it is missing the fault is not planted, and the last line says how many. Each one is edited in, built, tested and taken out again; the file is
-restored, and in the end the tests are built once more, also after Ctrl-C. A fault that the tests do not see, one that does not
-compile and one whose text is not found are failures of the list.
+the faulty code does not run: where it is missing the fault is not planted, and the last line says how many. Each one is
+edited in, built, tested and taken out again; the file is restored, and in the end the tests are built once more, also after
+Ctrl-C. A fault that the tests do not see, one that does not compile and one whose text is not found are failures of the list.
 
 Usage: mutate.py [--list] [--only NAME ...] [--build build] [--jobs 2]
 """
@@ -57,19 +57,20 @@ def build(options, target):
 
 
 def test(options, pattern):
-    return run(["ctest", "--test-dir", options.build, "--no-tests=error", "--output-on-failure",
-                "--stop-on-failure", "-R", pattern,
-                "-j", str(options.jobs)])
+    return run(["ctest", "--test-dir", options.build, "--no-tests=error", "--output-on-failure", "--stop-on-failure",
+                "-R", pattern, "-j", str(options.jobs)])
 
 
 def problem_without_a_fault(options, target, pattern):
-    """None when the tests are green as they stand."""
+    """None when the tests are green as they stand; else what is wrong, after the output that shows it."""
     built = build(options, target)
     if built.returncode != 0:
-        return "the tree does not build without the fault:\n" + built.stdout[-1500:]
+        print(built.stdout[-1500:])
+        return "the tree does not build without the fault"
     tested = test(options, pattern)
     if tested.returncode != 0:
-        return f"the tests '{pattern}' are red without the fault:\n" + tested.stdout[-1500:]
+        print(tested.stdout[-1500:])
+        return f"the tests '{pattern}' are red without the fault"
     return None
 
 
@@ -91,23 +92,23 @@ def verdict(options, mutation):
 
 def judge(options, mutations):
     """The number of faults that the tests did not find."""
-    bad = not_planted = 0
     flags = processor_flags()
+    elsewhere = [m for m in mutations if "needs" in m and m["needs"] not in flags]
+    here = [m for m in mutations if m not in elsewhere]
+    for mutation in elsewhere:
+        print(f"{mutation['name']:40} not planted: this processor has no {mutation['needs']}", flush=True)
+    bad = 0
     without = {}  # asked once for each group of faults
-    for mutation in mutations:
+    for mutation in here:
         begin = time.monotonic()
-        if mutation.get("needs", "") not in flags | {""}:
-            not_planted += 1
-            print(f"{mutation['name']:40} not planted: this processor has no {mutation['needs']}", flush=True)
-            continue
         group = mutation["target"], mutation["tests"]
         if group not in without:
             without[group] = problem_without_a_fault(options, *group)
         problem = without[group] or verdict(options, mutation)
         bad += problem is not None
         print(f"{mutation['name']:40} {problem or 'found'} ({time.monotonic() - begin:.0f} s)", flush=True)
-    missing = f"; {not_planted} not planted, they want another processor" if not_planted else ""
-    print(f"{len(mutations) - bad - not_planted} of {len(mutations)} faults found{missing}")
+    missing = f"; {len(elsewhere)} not planted, they want another processor" if elsewhere else ""
+    print(f"{len(here) - bad} of {len(mutations)} faults found{missing}")
     return bad
 
 
