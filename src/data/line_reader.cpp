@@ -1,6 +1,8 @@
 #include "line_reader.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 
 #include "shardtune/core/error.h"
 
@@ -15,8 +17,9 @@ LineReader::LineReader(const std::filesystem::path& file) : file_(file) {
   const auto status = std::filesystem::status(file, error);
   if (!std::filesystem::exists(status)) fail(ErrorClass::kBadData, "{}: no such file", file.string());
   if (!std::filesystem::is_regular_file(status)) fail(ErrorClass::kBadData, "{}: not a regular file", file.string());
+  errno = 0;
   stream_.open(file, std::ios::binary);
-  if (!stream_) fail(ErrorClass::kBadData, "{}: cannot be opened for reading; check its permissions", file.string());
+  if (!stream_) fail(ErrorClass::kBadData, "{}: cannot open for reading: {}", file.string(), std::strerror(errno));
 }
 
 /// Reads one more chunk behind what is left; false at the end of the file.

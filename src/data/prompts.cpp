@@ -83,8 +83,10 @@ std::vector<std::int32_t> read_end_ids(const std::filesystem::path& model_folder
     const std::filesystem::path file = model_folder / name;
     if (!ids.empty() || !std::filesystem::exists(file)) continue;
     const nlohmann::json config = io::read_json_file(file, ErrorClass::kBadModel, {.max_bytes = 1 << 20});
+    if (!config.is_object())
+      fail(ErrorClass::kBadModel, "{}: expected a JSON object, found {}", file.string(), config.type_name());
     const std::string where = file.string() + ": eos_token_id";
-    const auto found = config.is_object() ? config.find("eos_token_id") : config.end();
+    const auto found = config.find("eos_token_id");
     if (found == config.end() || found->is_null()) continue;
     for (const nlohmann::json& id : found->is_array() ? *found : nlohmann::json::array({*found})) {
       ids.push_back(need_token_id(id, where));

@@ -15,6 +15,7 @@
 #include "shardtune/comm/agree.h"
 #include "shardtune/core/error.h"
 #include "shardtune/core/ops.h"
+#include "shardtune/export/carried_files.h"
 #include "shardtune/io/files.h"
 
 namespace shardtune::exporting {
@@ -117,6 +118,7 @@ MergeReport merge(const MergeRequest& request, comm::Communicator& communicator)
     plan = plan_merge(sources, result_type(request, sources), request.merge.max_shard_size);
   });
   check_same_plan(plan, communicator);
+  comm::agree_on_root(communicator, [&] { check_carried_files(request.base, ResultKind::kMergedModel); });
   const std::string fingerprint = checkpoint::base_fingerprint(*sources.base, communicator);
   comm::agree(communicator, [&] { check_fingerprint(sources, fingerprint); });
 

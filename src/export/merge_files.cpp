@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <array>
 #include <nlohmann/json.hpp>
 
 #include "shardtune/core/error.h"
+#include "shardtune/export/carried_files.h"
 #include "shardtune/io/files.h"
 #include "shardtune/quant/options.h"
 
@@ -14,17 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
-
-constexpr std::array kCopied = {"generation_config.json",
-                                "tokenizer.json",
-                                "tokenizer_config.json",
-                                "special_tokens_map.json",
-                                "tokenizer.model",
-                                "added_tokens.json",
-                                "vocab.json",
-                                "merges.txt",
-                                "chat_template.jinja",
-                                "chat_template.json"};
 
 void write_index(const fs::path& folder, const MergePlan& plan) {
   if (plan.files.size() == 1) return;
@@ -89,9 +78,7 @@ void write_merge_files(const fs::path& folder, const MergeRequest& request, cons
                        const MergePlan& plan, const std::string& fingerprint) {
   write_index(folder, plan);
   write_config(folder, request.base, plan);
-  for (const char* name : kCopied)
-    if (const fs::path file = request.base / name; fs::exists(file))
-      io::write_file_atomic(folder / name, io::read_text_file(file, ErrorClass::kBadModel, 256ULL << 20));
+  copy_carried_files(request.base, folder, ResultKind::kMergedModel);
   io::write_file_atomic(folder / "merge.json", record_of(request, sources, plan, fingerprint).dump(2) + "\n");
   write_card(folder, request, sources, plan);
 }

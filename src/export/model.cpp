@@ -7,6 +7,7 @@
 #include "shardtune/comm/agree.h"
 #include "shardtune/core/counted.h"
 #include "shardtune/core/error.h"
+#include "shardtune/export/carried_files.h"
 #include "shardtune/export/export.h"
 #include "shardtune/export/full_tensors.h"
 #include "shardtune/io/files.h"
@@ -14,10 +15,6 @@
 
 namespace shardtune::exporting {
 namespace {
-
-void copy_if_there(const std::filesystem::path& from, const std::filesystem::path& to) {
-  if (std::filesystem::exists(from)) io::write_file_atomic(to, io::read_text_file(from, ErrorClass::kBadModel));
-}
 
 /// Rows of the embedding's table.
 std::int64_t vocabulary(const std::vector<FullTensor>& tensors) {
@@ -48,14 +45,12 @@ void write_model(const std::filesystem::path& folder, const std::filesystem::pat
     for (const FullTensor& tensor : tensors) views.push_back(tensor.view(tensor.name));
     io::write_safetensors(folder / "model.safetensors", views, {{"format", "pt"}});
     write_config(base_folder, folder, type, vocabulary(tensors));
-    copy_if_there(base_folder / "generation_config.json", folder / "generation_config.json");
   });
 }
 
 void write_extras(const std::filesystem::path& folder, const std::filesystem::path& base_folder, bool adapter,
                   const CardFacts& facts) {
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"})
-    copy_if_there(base_folder / name, folder / name);
+  copy_carried_files(base_folder, folder, adapter ? ResultKind::kAdapter : ResultKind::kFullModel);
   std::string card = "---\n";
   card += fmt::format("base_model: {}\n", nlohmann::json(facts.base_model).dump());
   if (adapter) card += "library_name: peft\n";

@@ -8,6 +8,7 @@
 #include "shardtune/checkpoint/checkpoint.h"
 #include "shardtune/core/error.h"
 #include "shardtune/export/base_record.h"
+#include "shardtune/export/carried_files.h"
 #include "shardtune/io/files.h"
 
 namespace shardtune::train {
@@ -23,15 +24,13 @@ constexpr std::uintmax_t kMaxMarkBytes = 1 << 20;
 
 /// Every file that a run writes, the mark last: a removal that breaks off leaves a folder that is still known as a run's.
 std::vector<std::string_view> written_names(bool lora) {
-  std::vector<std::string_view> names = {kMetrics,
-                                         "README.md",
-                                         "tokenizer.json",
-                                         "tokenizer_config.json",
-                                         "special_tokens_map.json",
-                                         "chat_template.jinja"};
+  using exporting::ResultKind;
+  std::vector<std::string_view> names = {kMetrics, "README.md"};
   if (lora)
     names.insert(names.end(), {"adapter_model.safetensors", "adapter_config.json", exporting::BaseRecord::kFileName});
-  else names.insert(names.end(), {"model.safetensors", "config.json", "generation_config.json"});
+  else names.insert(names.end(), {"model.safetensors", "config.json"});
+  const auto& carried = exporting::carried_files(lora ? ResultKind::kAdapter : ResultKind::kFullModel);
+  names.insert(names.end(), carried.begin(), carried.end());
   names.push_back(kMark);
   return names;
 }

@@ -17,6 +17,7 @@
 #include "shardtune/checkpoint/checkpoint.h"
 #include "shardtune/comm/agree.h"
 #include "shardtune/export/base_record.h"
+#include "shardtune/export/carried_files.h"
 #include "shardtune/export/export.h"
 #include "shardtune/io/files.h"
 #include "shardtune/train/metrics.h"
@@ -221,16 +222,23 @@ class Trainer {
   std::int64_t window_tokens_ = 0, window_steps_ = 0, steps_here_ = 0;
 };
 
+void check_carried_files(const Run& run) {
+  exporting::check_carried_files(run.options.model.model_name_or_path,
+                                 run.lora ? exporting::ResultKind::kAdapter : exporting::ResultKind::kFullModel);
+}
+
 /// `replaces`: an old run lies in the folder; cleared when the new one has taken its place.
 void run_in_prepared_folder(const options::ParseResult& parsed, comm::Communicator& communicator, bool& replaces) {
   std::filesystem::path resume;
   comm::agree(communicator, [&] { resume = resolve_resume(parsed.options); });
-  const std::unique_ptr<Run> run = build_run(parsed.options, communicator, options::given_names(parsed.effective),
-                                             {.before_weights =
-                                                  [&](Run& built) {
-                                                    if (!resume.empty()) check_resume(built, resume, replaces);
-                                                  },
-                                              .resumes = !resume.empty()});
+  const std::unique_ptr<Run> run =
+      build_run(parsed.options, communicator, options::given_names(parsed.effective),
+                {.before_weights =
+                     [&](Run& built) {
+                       comm::agree_on_root(communicator, [&] { check_carried_files(built); });
+                       if (!resume.empty()) check_resume(built, resume, replaces);
+                     },
+                 .resumes = !resume.empty()});
   Trainer trainer(*run, parsed);
   comm::agree_on_root(communicator, [&] { print_banner(*run, parsed); });
   if (!resume.empty()) trainer.resume(resume);

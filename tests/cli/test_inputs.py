@@ -257,6 +257,40 @@ class Paths(CliTest):
         self.refuse(os.fsdecode(os.fsencode(self.scratch) + b"/\xed\xa0\x80"), 2, ["is not allowed"], usage)
 
 
+class CarriedFiles(CliTest):
+    """What a result takes over from the base's folder is looked at before the work: nobody could load it otherwise."""
+
+    FULL = dict(use_peft_lora=None, adapter_name_or_path=None, lora_dropout=None)
+
+    def refuse(self, name, content, fragments):
+        model = self.model_copy(f"model-{content}-{name}".replace("/", "_"))
+        if content == "link":
+            (model / name).unlink(missing_ok=True)
+            (model / name).symlink_to("lost")
+        else:
+            (model / name).write_text(content)
+        changes = self.FULL if name == "generation_config.json" else {}
+        output = self.scratch / "out"
+        arguments = {"train": options(lora_options(**changes), model_name_or_path=model, output_dir=output),
+                     "merge": ["merge", "--model_name_or_path", str(model), "--adapter_name_or_path",
+                               str(CASES / "lora-plain"), "--output_dir", str(self.scratch / "merged")]}
+        for command, given in arguments.items():
+            with self.subTest(command=command, name=name, content=content):
+                message = self.check_failed_cleanly(run(2, given), 1, "bad_model", [str(model / name), *fragments])
+                self.assertFalse(message.startswith("rank "), "rank 0 alone looks")
+        self.assertFalse((self.scratch / "merged").exists())
+        self.assertEqual({path.name for path in output.iterdir()}, {"metrics.jsonl"})
+
+    def test_damaged(self):
+        for name in ("generation_config.json", "special_tokens_map.json"):
+            for content, fragment in (("", "not valid JSON"), ('{"eos_token_id": ', "not valid JSON"),
+                                      ("[]", "expected a JSON object, found array"), ("link", "No such file")):
+                self.refuse(name, content, [fragment])
+
+    def test_template_behind_a_lost_link(self):
+        self.refuse("chat_template.jinja", "link", ["No such file"])
+
+
 class Output(CliTest):
     def test_names_that_runs_write(self):
         """The lists of tests/unit/train/output_folder_test.cpp, whose files are safe from a run: nothing else may be written."""

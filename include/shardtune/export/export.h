@@ -23,12 +23,11 @@ struct CardFacts {
 void write_adapter(const std::filesystem::path& folder, const adapters::LoraConfig& lora, const std::string& base_model,
                    fsdp::ShardedModel& shards, comm::Communicator& communicator, at::ScalarType type = at::kFloat);
 
-/// Writes a fully fine-tuned model as Transformers does: model.safetensors in `type`, config.json and generation_config.json
-/// of the base. Collective.
+/// Writes a fully fine-tuned model as Transformers does: model.safetensors in `type`, and the base's config.json. Collective.
 void write_model(const std::filesystem::path& folder, const std::filesystem::path& base_folder, at::ScalarType type,
                  fsdp::ShardedModel& shards, comm::Communicator& communicator);
 
-/// Copies the tokenizer's files and writes README.md, the model card. Rank 0 only; no communication.
+/// Copies the carried_files() and writes README.md, the model card. Rank 0 only; no communication.
 void write_extras(const std::filesystem::path& folder, const std::filesystem::path& base_folder, bool adapter,
                   const CardFacts& facts);
 

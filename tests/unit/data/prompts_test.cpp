@@ -91,6 +91,7 @@ TEST_F(EndIds, RefusesNoneAndOddOnes) {
   refused({{"eos_token_id", 512}}, {"generation_config.json", "512 is outside the model's vocabulary of 512 rows"});
   refused({{"eos_token_id", "2"}}, {"generation_config.json: eos_token_id", "must be an integer"});
   refused({{"eos_token_id", -1}}, {"must be an integer from 0"});
+  refused(json::array(), {"generation_config.json: expected a JSON object, found array"});
   Files files(tiny_model());
   files.config.erase("eos_token");
   tokenizer = files.load();
